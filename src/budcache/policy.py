@@ -1,0 +1,336 @@
+"""Policies and ladders: what a search finds, as small versioned JSON files.
+
+A file is data, never code: reading one is validation, and every refusal is one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    Strict,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from typing_extensions import Self
+
+from budcache.errors import PolicyError
+from budcache.files import quote, read_json, write_json
+from budcache.mask import MAX_STEPS, Mask
+
+__all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "load"]
+
+FORMAT_VERSION = 1
+MAX_BLEND = 16  # outputs that one blend may look back on; three are enough in practice
+
+Reuse: TypeAlias = Literal["output", "residual"]
+# bool is an int and "1" is nearly one; neither is a noise level.
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Count = Annotated[int, Strict(), Field(ge=0, le=10**15)]
+Text = Annotated[str, Strict(), Field(max_length=4096)]
+
+
+def _to_mask(value: object) -> object:
+    if isinstance(value, Mask):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("a mask is written as text of '1' and '0', such as \"1011\"")
+    try:
+        return Mask.parse(value)
+    except PolicyError as error:
+        raise ValueError(str(error)) from None
+
+
+MaskField = Annotated[
+    Mask,
+    BeforeValidator(_to_mask),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^1[01]*$", "maxLength": MAX_STEPS}),
+]
+
+_nesting: ContextVar[int] = ContextVar("_nesting", default=0)
+
+
+class _Value(BaseModel):
+    """A frozen value whose every refusal is one `PolicyError` sentence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse_in_one_sentence(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        token = _nesting.set(_nesting.get() + 1)
+        try:
+            value = handler(data)
+            value._check()
+            return value
+        except ValueError as error:
+            if _nesting.get() > 1:
+                raise  # the outermost value knows the whole path to the culprit
+            text = _sentence(error) if isinstance(error, ValidationError) else f"{error}."
+            raise PolicyError(text) from None
+        finally:
+            _nesting.reset(token)
+
+    def _check(self) -> None:
+        """Raise `ValueError` where fields that are right by themselves do not fit together."""
+
+
+class Origin(_Value):
+    """Where a policy came from; all optional, for a policy may be written by hand."""
+
+    model: Text | None = None  # hub id, folder or embedded name
+    pipeline: Text | None = None  # class names, as the pipeline gave them
+    denoiser: Text | None = None
+    weights: Text | None = None  # fingerprint of the denoiser's weights
+    adapters: tuple[Text, ...] = ()  # LoRA adapters that were active
+    scheduler: Text | None = None
+    scheduler_settings: dict[str, Any] = {}  # only what differs from the class's defaults
+    height: Count | None = None
+    width: Count | None = None
+    frames: Count | None = None
+    guidance: Number | None = None
+    prompts: Count | None = None  # how many, and a hash of which
+    prompts_hash: Text | None = None
+    seed: Annotated[int, Strict()] | None = None
+    strategy: Text | None = None
+    teacher_steps: Count | None = None
+    calls: Count | None = None  # model calls spent, teacher included
+    versions: dict[str, Text] = {}
+
+
+class Quality(_Value):
+    """How near the policy comes to the full run: on its own prompts and on held-out ones."""
+
+    calibration_loss: Number | None = None
+    loss: Number | None = None  # held-out
+    psnr: Number | None = None
+    psnr_p5: Number | None = None  # 5th percentile over samples
+    psnr_worst: Number | None = None
+    ssim: Number | None = None
+    samples: Count | None = None
+
+
+class Policy(_Value):
+    """Which steps to compute, what to reuse between them, and on which noise levels.
+
+    Args:
+        mask: K decisions; a `Mask` or text such as `"1011"`.
+        reuse: "output" repeats the model's last output (equation 2), "residual" repeats the change
+            that the transformer's blocks made, with fresh embedding and head (the authors' code).
+        sigmas: K + 1 effective noise levels, falling, or None for the pipeline's own.
+        weights: for each computed step, the weights of the newest output and of those before it;
+            their sum is used where plain reuse would repeat the newest one. None is plain reuse.
+    """
+
+    kind: Literal["policy"] = "policy"
+    version: Annotated[int, Strict()] = FORMAT_VERSION
+    mask: MaskField
+    reuse: Reuse = "output"
+    sigmas: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS + 1)] | None = None
+    weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MAX_STEPS)] | None = None
+    origin: Origin | None = None
+    quality: Quality | None = None
+
+    @field_validator("version")
+    @classmethod
+    def _known_version(cls, version: int) -> int:
+        if version > FORMAT_VERSION:
+            raise ValueError(
+                f"the file has format version {version}, this budcache reads up to {FORMAT_VERSION}; upgrade budcache"
+            )
+        if version < 1:
+            raise ValueError(f"there is no format version {version}; versions begin at 1")
+        return version
+
+    def _check(self) -> None:
+        steps, budget = len(self.mask), self.mask.budget
+        if self.sigmas is not None:
+            if len(self.sigmas) != steps + 1:
+                raise ValueError(
+                    f"{steps} steps need {steps + 1} sigmas, got {len(self.sigmas)}; "
+                    "the last is the noise level after the last step, usually 0.0"
+                )
+            for k, (here, there) in enumerate(pairwise(self.sigmas)):
+                if not here > there:
+                    raise ValueError(
+                        f"sigmas must fall at every step, but sigmas[{k}] = {here:g} is followed by {there:g}"
+                    )
+            if self.sigmas[-1] < 0:
+                raise ValueError(f"sigmas end at {self.sigmas[-1]:g}, below zero; end them at 0.0")
+        if self.weights is not None:
+            if self.reuse != "output":
+                raise ValueError('blend weights need reuse "output"; remove the weights or change reuse')
+            if len(self.weights) != budget:
+                raise ValueError(
+                    f"{budget} computed steps need {budget} rows of weights, one a step, got {len(self.weights)}"
+                )
+            for row, values in enumerate(self.weights):
+                if not 1 <= len(values) <= min(row + 1, MAX_BLEND):
+                    raise ValueError(
+                        f"weights[{row}] has {len(values)} values, but computed step {row} has "
+                        f"1 to {min(row + 1, MAX_BLEND)} outputs to blend"
+                    )
+
+    @property
+    def budget(self) -> int:
+        """B, model calls per sample."""
+        return self.mask.budget
+
+    @property
+    def steps(self) -> int:
+        """K, steps of the full run."""
+        return len(self.mask)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the policy as JSON; the file is replaced whole or not at all."""
+        return write_json(path, self.model_dump(mode="json", exclude_none=True))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """Read a policy file; a ladder file is refused with the budgets to choose from."""
+        found = load(path)
+        if isinstance(found, Ladder):
+            raise PolicyError(
+                f"{path} is a ladder of budgets {found.budgets_text}, not one policy. Choose one with budget=."
+            )
+        return found
+
+
+class Ladder(_Value):
+    """The policies of several budgets of one model: `ladder[8]` is the rung of eight calls."""
+
+    kind: Literal["ladder"] = "ladder"
+    version: Annotated[int, Strict()] = FORMAT_VERSION
+    rungs: Annotated[tuple[Policy, ...], Field(min_length=1, max_length=MAX_STEPS)]
+
+    _known_version = field_validator("version")(Policy._known_version.__func__)  # type: ignore[attr-defined]
+
+    def _check(self) -> None:
+        first = self.rungs[0]
+        for below, above in pairwise(self.rungs):
+            if not below.budget < above.budget:
+                raise ValueError(
+                    f"budgets must rise from rung to rung, but {below.budget} is followed by {above.budget}"
+                )
+        for rung in self.rungs:
+            if rung.steps != first.steps:
+                raise ValueError(f"all rungs must have the same steps, but there are {first.steps} and {rung.steps}")
+
+    @classmethod
+    def of(cls, policies: Iterator[Policy] | list[Policy] | tuple[Policy, ...]) -> Ladder:
+        """A ladder of the given policies, in any order."""
+        return cls(rungs=tuple(sorted(policies, key=lambda policy: policy.budget)))
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """The budgets there are, rising."""
+        return tuple(rung.budget for rung in self.rungs)
+
+    @property
+    def budgets_text(self) -> str:
+        """The budgets for a person to read: `4, 5, 6`."""
+        return ", ".join(map(str, self.budgets))
+
+    @property
+    def steps(self) -> int:
+        """K, steps of the full run."""
+        return self.rungs[0].steps
+
+    def __getitem__(self, budget: int) -> Policy:
+        for rung in self.rungs:
+            if rung.budget == budget:
+                return rung
+        below = [b for b in self.budgets if b < budget]
+        hint = f"ladder.at_most({budget}) takes the one of {below[-1]}." if below else "Choose one of them."
+        raise PolicyError(f"this ladder has no rung of {budget} calls, only of {self.budgets_text}. {hint}")
+
+    def at_most(self, budget: int) -> Policy:
+        """The largest rung that costs no more than `budget` calls."""
+        affordable = [rung for rung in self.rungs if rung.budget <= budget]
+        if not affordable:
+            raise PolicyError(
+                f"no rung costs at most {budget} calls; the smallest costs {self.budgets[0]}. "
+                f"Raise the budget to {self.budgets[0]}, or search smaller budgets."
+            )
+        return affordable[-1]
+
+    def __iter__(self) -> Iterator[Policy]:  # type: ignore[override]
+        return iter(self.rungs)
+
+    def __len__(self) -> int:
+        return len(self.rungs)
+
+    def __contains__(self, budget: object) -> bool:
+        return budget in self.budgets
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the ladder as JSON; the file is replaced whole or not at all."""
+        return write_json(path, self.model_dump(mode="json", exclude_none=True))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Ladder:
+        """Read a ladder file; a single policy becomes a ladder of one rung."""
+        found = load(path)
+        return found if isinstance(found, Ladder) else cls(rungs=(found,))
+
+
+_KINDS: dict[str, type[Policy] | type[Ladder]] = {"policy": Policy, "ladder": Ladder}
+
+
+def load(path: str | os.PathLike[str]) -> Policy | Ladder:
+    """Read a policy or ladder file, whichever it is."""
+    data = read_json(path)
+    try:
+        return parse(data)
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from None
+
+
+def parse(data: object) -> Policy | Ladder:
+    """Make the value that already decoded JSON describes."""
+    if not isinstance(data, dict):
+        raise PolicyError(f"a policy is a JSON object, got {type(data).__name__}. Is this the right file?")
+    version = data.get("version")
+    if version is None:
+        raise PolicyError("there is no field 'version', so this is not a policy file. Is this the right file?")
+    # A newer format may have new fields and kinds, so its version is judged before anything else.
+    if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT_VERSION:
+        raise PolicyError(
+            f"the file has format version {version}, this budcache reads up to {FORMAT_VERSION}. Upgrade budcache."
+        )
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise PolicyError(f"field 'kind' is {quote(kind)}, but a file holds a 'policy' or a 'ladder'.")
+    return _KINDS[kind].model_validate(data)
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first refusal of a validation as one sentence: where, what, and what was expected."""
+    first = error.errors(include_url=False)[0]
+    where = ""
+    for part in first["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else (f".{part}" if where else str(part))
+    kind, value = first["type"], first.get("input")
+    if kind == "extra_forbidden":
+        return f"unknown field {where[:80]!r}. Remove it, or upgrade budcache if a newer version wrote the file."
+    if kind == "missing":
+        return f"field {where!r} is missing. Add it."
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if kind == "value_error":
+        return (f"{where}: {message}" if where and where != "version" else message).rstrip(".") + "."
+    return f"{where or 'the value'} is {quote(value)}: {message[0].lower()}{message[1:].rstrip('.')}."
