@@ -1,3 +1,67 @@
-"""Diffusion pipelines at a number of model calls that you fix in advance."""
+"""Diffusion pipelines at a number of model calls that you fix in advance.
+
+import budcache
+
+with budcache.applied(pipe, "flux.ladder.json", budget=8):
+    image = pipe("a corgi at a street festival").images[0]
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError
+from budcache.mask import Mask
+from budcache.policy import Ladder, Origin, Policy, Quality
+
+if TYPE_CHECKING:
+    from budcache.model import Model, OutputReuse
+    from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
+    from budcache.rollout import rollout
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BudcacheError",
+    "BudcacheScheduler",
+    "BudcacheWarning",
+    "Handle",
+    "Ladder",
+    "Mask",
+    "Model",
+    "Origin",
+    "OutputReuse",
+    "PipelineError",
+    "PipelineModel",
+    "Policy",
+    "PolicyError",
+    "Quality",
+    "applied",
+    "apply",
+    "rollout",
+]
+
+# Values load at once; torch and diffusers only when something that needs them is first used.
+_LATE = {
+    "BudcacheScheduler": "budcache.pipeline",
+    "Handle": "budcache.pipeline",
+    "Model": "budcache.model",
+    "OutputReuse": "budcache.model",
+    "PipelineModel": "budcache.pipeline",
+    "applied": "budcache.pipeline",
+    "apply": "budcache.pipeline",
+    "rollout": "budcache.rollout",
+    # diffusers looks a saved scheduler's base class up in the module that the scheduler's class names: this one.
+    "SchedulerMixin": "budcache.pipeline.standin",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'budcache' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

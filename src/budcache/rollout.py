@@ -30,7 +30,13 @@ class State:
 
 
 def rollout(
-    model: Model, x: Tensor, sigmas: Tensor, mask: Mask, solver: Solver = euler, weights: Weights | None = None
+    model: Model,
+    x: Tensor,
+    sigmas: Tensor,
+    mask: Mask,
+    solver: Solver = euler,
+    weights: Weights | None = None,
+    begin: int = 0,
 ) -> Tensor:
     """Integrate from noise to data, computing only where `mask` says so.
 
@@ -41,13 +47,14 @@ def rollout(
         mask: K decisions.
         solver: one step of an ODE solver.
         weights: per computed step, the weights of the newest output and those before it; None repeats the newest.
+        begin: the step to start from, computed in any case; not 0 only for image-to-image.
 
     Returns:
         The sample at `sigmas[-1]`, shape [N, ...].
     """
-    state = State(x)
-    for compute in mask:
-        state = advance(model, state, sigmas, compute, solver, weights)
+    state = State(x, step=begin)
+    for k in range(begin, len(mask)):
+        state = advance(model, state, sigmas, mask[k] or k == begin, solver, weights)
     return state.x
 
 

@@ -1,0 +1,95 @@
+"""What a policy was made on, and whether a pipeline is that."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+
+from budcache.pipeline.seam import denoisers
+from budcache.pipeline.standin import StandIn
+from budcache.policy import Origin
+
+__all__ = ["describe", "difference"]
+
+PROBED_TENSORS, PROBED_VALUES = 16, 32
+
+
+def describe(pipe: Any, **more: Any) -> Origin:
+    """The origin of a policy made on `pipe`; `more` are the fields that the pipeline cannot know."""
+    import diffusers
+
+    import budcache
+
+    scheduler = pipe.scheduler.inner if isinstance(pipe.scheduler, StandIn) else pipe.scheduler
+    plain = type(scheduler)().config
+    settings = {
+        key: value
+        for key, value in scheduler.config.items()
+        if not key.startswith("_") and plain.get(key) != value and isinstance(value, str | int | float | bool)
+    }
+    versions = {"budcache": budcache.__version__, "diffusers": diffusers.__version__, "torch": torch.__version__}
+    known = {
+        "model": getattr(pipe, "name_or_path", None) or None,
+        "pipeline": type(pipe).__name__,
+        "denoiser": _denoiser(pipe),
+        "weights": _fingerprint(pipe),
+        "adapters": _adapters(pipe),
+        "scheduler": type(scheduler).__name__,
+        "scheduler_settings": settings,
+        "versions": versions,
+    }
+    return Origin(**{**known, **more})
+
+
+def difference(origin: Origin, pipe: Any) -> str | None:
+    """How `pipe` differs from the model that a policy was made on, as a clause; None if it does not."""
+    here = _adapters(pipe)
+    if origin.adapters != here:
+        was, has = (", ".join(names) or "none" for names in (origin.adapters, here))
+        return f"it was made with adapters: {was}; this pipeline has: {has}"
+    if origin.denoiser is not None and origin.denoiser != _denoiser(pipe):
+        return f"it was made on {origin.denoiser}, this is {_denoiser(pipe)}"
+    if origin.weights is not None:
+        now = _fingerprint(pipe)
+        if now is not None and now != origin.weights:
+            made_on = f"{origin.model}, which has" if origin.model else "a model with"
+            return f"it was made on {made_on} other weights than this one"
+    return None
+
+
+def _denoiser(pipe: Any) -> str:
+    return ", ".join(type(_bare(module)).__name__ for module in denoisers(pipe).values())
+
+
+def _adapters(pipe: Any) -> tuple[str, ...]:
+    names: set[str] = set()
+    for module in denoisers(pipe).values():
+        if getattr(module, "peft_config", None):
+            names.update(module.active_adapters())  # type: ignore[operator]
+    return tuple(sorted(names))
+
+
+def _fingerprint(pipe: Any) -> str | None:
+    """A hash over a few weights of every denoiser: the same in float32, bfloat16 and under a LoRA."""
+    digest = hashlib.sha256()
+    for module in denoisers(pipe).values():
+        named = {
+            name.replace(".base_layer.", "."): parameter
+            for name, parameter in _bare(module).named_parameters()
+            if parameter.is_floating_point() and "lora_" not in name
+        }
+        names = sorted(named)
+        for name in names[:: max(1, len(names) // PROBED_TENSORS)]:
+            parameter = named[name]
+            if parameter.is_meta:  # offloaded to disk: nothing to look at
+                return None
+            values = parameter.detach().flatten()[:PROBED_VALUES].to("cpu", torch.bfloat16)
+            digest.update(name.encode())
+            digest.update(bytes(values.view(torch.uint8).tolist()))
+    return digest.hexdigest()[:16]
+
+
+def _bare(module: Any) -> Any:
+    return getattr(module, "_orig_mod", module)

@@ -1,0 +1,276 @@
+"""Serving: the scheduler that carries out a policy.
+
+With output reuse it shows the pipeline only the computed timesteps. Its `step` takes the inner scheduler
+through the computed step and then, with the same output, through the reused ones behind it, so the
+pipeline's loop runs exactly B times. With residual reuse the loop runs K times and the transformer's trunk
+is skipped where the mask says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from diffusers.schedulers.scheduling_utils import SchedulerMixin
+from torch import Tensor
+
+from budcache.errors import PipelineError
+from budcache.pipeline.residual import Trunk
+from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, install
+from budcache.policy import Policy, parse
+from budcache.rollout import blend
+
+__all__ = ["BudcacheScheduler", "Stats"]
+
+CONFIG_FILE = "scheduler_config.json"
+
+
+@dataclass
+class Stats:
+    """What has really happened under a policy; a call is one evaluation, whatever its guidance branches."""
+
+    runs: int = 0
+    calls: int = 0
+    reused: int = 0
+    last_run_calls: int = 0
+
+
+class BudcacheScheduler(StandIn):
+    """Carries out a policy in the place of a pipeline's own scheduler.
+
+    Args:
+        inner: the scheduler that the pipeline had; any deterministic one that calls the model once a step.
+        policy: what to carry out.
+        default_steps: the number of steps that the pipeline asks for when its user names none.
+        strength: whether the pipeline may start midway (image-to-image). It is then shown all K timesteps, so
+            that it finds its start where the full run has it, and loops over the computed ones only.
+    """
+
+    # A saved pipeline names this class by its module. `budcache` is what users import, so it is named there.
+    __module__ = "budcache"
+
+    def __init__(self, inner: Any, policy: Policy, default_steps: int | None = None, strength: bool = False) -> None:
+        check_scheduler(inner)
+        super().__init__(copy.deepcopy(inner))
+        self.policy, self.default_steps, self.strength = policy, default_steps, strength
+        self.trunk = Trunk()
+        self.stats = Stats()
+        self._restart()
+
+    def _restart(self) -> None:
+        self._k: int | None = None  # the step that the pipeline is at
+        self._end = self.policy.steps
+        self._position = 0  # computed steps begun
+        self._outputs: tuple[Tensor, ...] = ()
+        self._plan: tuple[int, ...] = self.policy.mask.computed  # the steps at which the model is computed
+        self._run_calls = 0
+        self.trunk.end()
+        self.trunk.memo = {}
+
+    # What the pipeline looks at
+
+    @property
+    def _shown(self) -> tuple[int, ...]:
+        """The steps that the pipeline sees in `timesteps` and `sigmas`."""
+        everything = self.strength or self.policy.reuse == "residual"
+        return tuple(range(self.policy.steps)) if everything else self.policy.mask.computed
+
+    @property
+    def timesteps(self) -> Tensor:
+        """The timesteps that the pipeline is to loop over."""
+        timesteps: Tensor = self.inner.timesteps
+        if len(timesteps) != self.policy.steps:
+            return timesteps  # before `set_timesteps`
+        return Timesteps.of(timesteps[list(self._shown)], self._loop)
+
+    @property
+    def sigmas(self) -> Tensor:
+        """The noise levels that go with `timesteps`, and the one after the last."""
+        sigmas: Tensor = self.inner.sigmas
+        if len(sigmas) != self.policy.steps + 1:
+            return sigmas
+        return sigmas[[*self._shown, self.policy.steps]]
+
+    @property
+    def num_inference_steps(self) -> int:
+        """How many timesteps the pipeline sees."""
+        return len(self._shown)
+
+    @property
+    def step_index(self) -> int | None:
+        """The position in `timesteps`, or None before the first step."""
+        return self._shown.index(self._k) if self._k in self._shown else None
+
+    @property
+    def planned_calls(self) -> int:
+        """How often the pipeline's loop will run from where it is set to begin."""
+        begin = getattr(self.inner, "begin_index", None) or 0
+        if self.policy.reuse == "residual":
+            return self.policy.steps - begin
+        return sum(bit or k == begin for k, bit in enumerate(self.policy.mask) if k >= begin)
+
+    def set_begin_index(self, begin_index: int = 0) -> None:
+        """Where an image-to-image pipeline starts, in steps of the full run."""
+        if begin_index and not self.strength:
+            raise PipelineError(
+                f"this pipeline starts at its step {begin_index}, but the policy begins at step 0. "
+                "Apply a policy to an image-to-image pipeline, whose `strength` is understood."
+            )
+        self.inner.set_begin_index(begin_index)
+
+    def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
+        steps, policy = self.policy.steps, self.policy
+        asked = inspect.signature(self.inner.set_timesteps).bind(*args, **kwargs).arguments
+        sigmas = asked.get("sigmas")
+        given = [asked[name] for name in ("sigmas", "timesteps") if asked.get(name) is not None]
+        number = int(asked.get("num_inference_steps") or (len(given[0]) if given else 0))
+        if number not in (steps, self.default_steps):
+            raise PipelineError(
+                f"this policy has {steps} steps but the pipeline was asked for {number}. "
+                f"Pass num_inference_steps={steps}, or search a policy of {number} steps."
+            )
+        plain = sigmas is not None and np.allclose(np.asarray(sigmas), np.linspace(1, 1 / number, number), atol=1e-6)
+        if given and not plain and (number != steps or policy.sigmas is not None):
+            raise PipelineError(
+                "the pipeline was given its own sigmas or timesteps, but the policy decides the noise levels. "
+                "Leave them out, or apply a policy without sigmas."
+            )
+        if number != steps:  # the user named no number, so the pipeline's default came: the policy's is meant
+            if asked.get("num_inference_steps") is not None:
+                asked["num_inference_steps"] = steps
+            if plain:
+                asked["sigmas"] = np.linspace(1, 1 / steps, steps)
+        self.inner.set_timesteps(**asked)
+        if len(self.inner.timesteps) != steps:
+            raise PipelineError(
+                f"{type(self.inner).__name__} makes {len(self.inner.timesteps)} timesteps out of {steps} steps, so a "
+                "mask does not fit it. Use a scheduler that makes one a step."
+            )
+        if policy.sigmas is not None:
+            install(self.inner, policy.sigmas)
+        self._restart()
+        self.stats.runs += 1
+
+    # What happens in the pipeline's loop
+
+    def _loop(self, start: int, stop: int) -> Iterator[Tensor]:
+        """The pipeline's `for t in timesteps`, from the start'th to before the stop'th of those it sees."""
+        shown, steps = self._shown, self.policy.steps
+        if len(shown) == steps:
+            self._end = stop
+            # Whatever comes first has nothing to reuse.
+            self._plan = tuple(k for k in range(start, stop) if k == start or self.policy.mask[k])
+        elif (start, stop) != (0, len(shown)):
+            raise PipelineError(
+                "the pipeline runs only a part of its timesteps (denoising_start or denoising_end?), but the policy "
+                "covers them all. Leave that argument out, or remove the policy."
+            )
+        if start and self.policy.weights is not None:
+            raise PipelineError(
+                "the policy's blend weights were fitted to whole runs, but this one starts midway (strength below 1). "
+                "Use strength=1, or a policy without weights."
+            )
+        residual = self.policy.reuse == "residual"
+        try:
+            for k in range(start, stop) if residual else self._plan:
+                self._k = k
+                if residual:
+                    self.trunk.begin(compute=k in self._plan)
+                yield self.inner.timesteps[k]
+        finally:
+            self.trunk.end()
+
+    def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("eta"):
+            raise PipelineError(f"eta={kwargs['eta']} adds fresh noise, so what is reused would not fit. Use eta=0.")
+        if self._k is None:  # the pipeline takes timesteps by index instead of looping over them
+            if len(self._shown) == self.policy.steps and self.policy.budget < self.policy.steps:
+                raise PipelineError(
+                    "this pipeline does not loop over scheduler.timesteps, so its start cannot be followed. "
+                    'Use reuse="output" on a pipeline without `strength`.'
+                )
+            self._k = self._plan[0]
+        k = self._k
+        if self.policy.reuse == "residual":
+            self.trunk.end()
+            self._count(k in self._plan)
+            return self.inner.step(model_output, timestep, sample, *args, **kwargs)
+        model_output = self._blended(model_output)
+        later = [j for j in self._plan if j > k]
+        end = later[0] if later else self._end
+        self._count(True)
+        result = self.inner.step(model_output, timestep, sample, *args, **kwargs)
+        for j in range(k + 1, end):
+            self._count(False)
+            result = self.inner.step(model_output, self.inner.timesteps[j], result[0], *args, **kwargs)
+        self._k = end
+        return result
+
+    def _blended(self, output: Tensor) -> Tensor:
+        """The output to go on with: the model's own, or the policy's blend of it with those before."""
+        weights = self.policy.weights
+        if weights is None:
+            return output
+        self._outputs = (output, *self._outputs)[: max(map(len, weights))]
+        self._position += 1
+        return blend(self._outputs, weights[self._position - 1])
+
+    def _count(self, computed: bool) -> None:
+        self.stats.calls += computed
+        self.stats.reused += not computed
+        self._run_calls += computed
+        self.stats.last_run_calls = self._run_calls
+
+    # Files: a pipeline saved while it carries a policy still carries it when loaded
+
+    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Write the inner scheduler's settings and the policy into one `scheduler_config.json`."""
+        if push_to_hub:
+            raise PipelineError("a scheduler with a policy cannot be pushed by itself. Push its pipeline.")
+        self.inner.save_pretrained(save_directory)
+        path = Path(save_directory) / CONFIG_FILE
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings["_budcache"] = {
+            "inner": settings["_class_name"],
+            "policy": self.policy.model_dump(mode="json", exclude_none=True),
+            "default_steps": self.default_steps,
+            "strength": self.strength,
+        }
+        settings["_class_name"] = type(self).__name__
+        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, subfolder: str | None = None, **kwargs: Any
+    ) -> BudcacheScheduler:
+        """Read what `save_pretrained` wrote."""
+        import diffusers
+
+        settings, _ = cls.load_config_file(pretrained_model_name_or_path, subfolder, **kwargs)
+        ours = settings.pop("_budcache", None)
+        if not isinstance(ours, dict):
+            raise PipelineError(f"{pretrained_model_name_or_path} holds no budcache policy. Load the stock scheduler.")
+        inner_class = getattr(diffusers, str(ours.get("inner")), None)
+        policy = parse(ours.get("policy"))
+        if inner_class is None or not issubclass(inner_class, SchedulerMixin):
+            raise PipelineError(f"{ours.get('inner')!r} is not a scheduler of diffusers. Upgrade diffusers.")
+        assert isinstance(policy, Policy)
+        settings["_class_name"] = ours["inner"]
+        return cls(inner_class.from_config(settings), policy, ours.get("default_steps"), bool(ours.get("strength")))
+
+    @classmethod
+    def load_config_file(
+        cls, name_or_path: str | Path, subfolder: str | None, **kwargs: Any
+    ) -> tuple[dict[str, Any], Any]:
+        """The settings in a folder or on the hub, found the way diffusers finds them."""
+        from diffusers import DDIMScheduler
+
+        kwargs = {key: value for key, value in kwargs.items() if key != "return_unused_kwargs"}
+        found = DDIMScheduler.load_config(name_or_path, subfolder=subfolder, return_unused_kwargs=True, **kwargs)
+        return dict(found[0]), found[1]

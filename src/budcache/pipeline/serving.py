@@ -1,0 +1,172 @@
+"""Putting a policy on a pipeline, and taking it off again."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from budcache.errors import BudcacheWarning, PipelineError, PolicyError
+from budcache.pipeline.origin import difference
+from budcache.pipeline.residual import attach, detach
+from budcache.pipeline.scheduler import BudcacheScheduler, Stats
+from budcache.pipeline.seam import denoisers
+from budcache.policy import Ladder, Policy, load
+
+__all__ = ["Handle", "applied", "apply"]
+
+PolicyLike = Policy | Ladder | str | os.PathLike[str]
+
+
+def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle:
+    """Make a pipeline follow a policy until the handle's `remove()`.
+
+    Args:
+        pipe: any diffusers pipeline; call it as before, with `num_inference_steps` left out or equal to the
+            policy's steps.
+        policy: a policy, a ladder (with `budget`), or the path of either.
+        budget: which rung of a ladder to take, in model calls per sample.
+    """
+    policy = choose(policy, budget)
+    scheduler = getattr(pipe, "scheduler", None)
+    if scheduler is None or not denoisers(pipe):
+        raise PipelineError(
+            f"{type(pipe).__name__} is not a diffusers pipeline with a scheduler and a transformer or UNet. "
+            "Pass the pipeline itself, not one of its parts."
+        )
+    if isinstance(scheduler, BudcacheScheduler):
+        raise PipelineError("this pipeline already carries a policy. Call remove() on its handle first.")
+    _check_origin(policy, pipe)
+    parameters = inspect.signature(type(pipe).__call__).parameters
+    steps = parameters.get("num_inference_steps")
+    default_steps = steps.default if steps is not None and isinstance(steps.default, int) else None
+    ours = BudcacheScheduler(scheduler, policy, default_steps, strength="strength" in parameters)
+    if policy.reuse == "residual":
+        if getattr(pipe, "controlnet", None) is not None:
+            raise PipelineError(
+                "residual reuse skips the blocks into which a ControlNet adds its features, but the transformer adds "
+                'them all the same, so they would count twice. Use a policy with reuse="output".'
+            )
+        for module in denoisers(pipe).values():
+            attach(module, ours.trunk)
+    pipe.scheduler = ours
+    # Some pipelines size their bar by num_inference_steps; it should end full.
+    pipe.progress_bar = _ProgressBar(pipe)
+    return Handle(pipe, scheduler)
+
+
+@contextmanager
+def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iterator[Handle]:
+    """`apply` for the length of a `with` block."""
+    handle = apply(pipe, policy, budget=budget)
+    try:
+        yield handle
+    finally:
+        handle.remove()
+
+
+class Handle:
+    """A policy on a pipeline: what it does, and how to take it off."""
+
+    def __init__(self, pipe: Any, original: Any) -> None:
+        self._pipe, self._original, self._ours = pipe, original, pipe.scheduler
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that is carried out."""
+        policy: Policy = self._ours.policy
+        return policy
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the pipeline still follows the policy; another scheduler set since then ends it."""
+        return self._pipe.scheduler is self._ours
+
+    def stats(self) -> Stats:
+        """How many runs, computed and reused steps there have been so far."""
+        stats: Stats = self._ours.stats
+        return replace(stats)
+
+    def remove(self) -> None:
+        """Give the pipeline back as it was; a second time does nothing."""
+        pipe = self._pipe
+        if isinstance(pipe.__dict__.get("progress_bar"), _ProgressBar):
+            del pipe.__dict__["progress_bar"]
+        if self.policy.reuse == "residual":
+            for module in denoisers(pipe).values():
+                detach(module, self._ours.trunk)
+        if self.is_active:  # a scheduler that the user set meanwhile is not ours to replace
+            pipe.scheduler = self._original
+
+    def __repr__(self) -> str:
+        state = "active" if self.is_active else "removed"
+        return f"<budcache {state}: {self.policy.budget} of {self.policy.steps} steps on {type(self._pipe).__name__}>"
+
+
+def choose(policy: PolicyLike, budget: int | None = None) -> Policy:
+    """The one policy that is meant, from a policy, a ladder with a budget, or a path."""
+    if isinstance(policy, str | os.PathLike):
+        policy = load(policy)
+    if isinstance(policy, Ladder):
+        if budget is not None:
+            return policy[budget]
+        if len(policy) == 1:
+            return policy.rungs[0]
+        raise PolicyError(f"this is a ladder of budgets {policy.budgets_text}. Choose one with budget=.")
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"expected a policy, a ladder or a path, got {type(policy).__name__}.")
+    if budget is not None and budget != policy.budget:
+        raise PolicyError(
+            f"budget={budget} was asked for, but this policy makes {policy.budget} calls. "
+            "Leave budget out, or pass a ladder."
+        )
+    return policy
+
+
+def _check_origin(policy: Policy, pipe: Any) -> None:
+    origin = policy.origin
+    if origin is None:
+        return
+    now = type(pipe.scheduler).__name__
+    if origin.scheduler is not None and origin.scheduler != now:
+        if policy.sigmas is not None or policy.weights is not None:
+            fitted = "sigmas" if policy.sigmas is not None else "blend weights"
+            raise PipelineError(
+                f"the policy's {fitted} were made for {origin.scheduler}, but the pipeline has {now}. "
+                f"Set pipe.scheduler = {origin.scheduler}.from_config(pipe.scheduler.config), or search with {now}."
+            )
+        _warn(f"the mask was searched with {origin.scheduler}, but the pipeline has {now}")
+    differs = difference(origin, pipe)
+    if differs is not None:
+        _warn(differs)
+
+
+def _warn(clause: str) -> None:
+    warnings.warn(
+        f"this policy may not fit: {clause}. The number of calls holds all the same; the quality may not. "
+        "Search again on this pipeline to be sure.",
+        BudcacheWarning,
+        stacklevel=4,
+    )
+
+
+class _ProgressBar:
+    """A pipeline's `progress_bar`, sized by the calls that will really be made."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = weakref.ref(pipe)  # the pipeline holds this: no cycle that would keep its weights alive
+
+    def __call__(self, iterable: Any = None, total: int | None = None) -> Any:
+        pipe: Any = self.pipe()
+        if total is not None and isinstance(pipe.scheduler, BudcacheScheduler):
+            total = pipe.scheduler.planned_calls
+        return type(pipe).progress_bar(pipe, iterable, total)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A copied pipeline is registered in `memo` before its attributes are copied.
+        return _ProgressBar(memo.get(id(self.pipe()), self.pipe()))
