@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from budcache.pipeline.seam import denoisers
+from budcache.pipeline.parts import adapters, bare, denoisers
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
 
@@ -35,7 +35,7 @@ def describe(pipe: Any, **more: Any) -> Origin:
         "pipeline": type(pipe).__name__,
         "denoiser": _denoiser(pipe),
         "weights": _fingerprint(pipe),
-        "adapters": _adapters(pipe),
+        "adapters": adapters(pipe),
         "scheduler": type(scheduler).__name__,
         "scheduler_settings": settings,
         "versions": versions,
@@ -45,7 +45,7 @@ def describe(pipe: Any, **more: Any) -> Origin:
 
 def difference(origin: Origin, pipe: Any) -> str | None:
     """How `pipe` differs from the model that a policy was made on, as a clause; None if it does not."""
-    here = _adapters(pipe)
+    here = adapters(pipe)
     if origin.adapters != here:
         was, has = (", ".join(names) or "none" for names in (origin.adapters, here))
         return f"it was made with adapters: {was}; this pipeline has: {has}"
@@ -60,15 +60,7 @@ def difference(origin: Origin, pipe: Any) -> str | None:
 
 
 def _denoiser(pipe: Any) -> str:
-    return ", ".join(type(_bare(module)).__name__ for module in denoisers(pipe).values())
-
-
-def _adapters(pipe: Any) -> tuple[str, ...]:
-    names: set[str] = set()
-    for module in denoisers(pipe).values():
-        if getattr(module, "peft_config", None):
-            names.update(module.active_adapters())  # type: ignore[operator]
-    return tuple(sorted(names))
+    return ", ".join(type(bare(module)).__name__ for module in denoisers(pipe).values())
 
 
 def _fingerprint(pipe: Any) -> str | None:
@@ -77,7 +69,7 @@ def _fingerprint(pipe: Any) -> str | None:
     for module in denoisers(pipe).values():
         named = {
             name.replace(".base_layer.", "."): parameter
-            for name, parameter in _bare(module).named_parameters()
+            for name, parameter in bare(module).named_parameters()
             if parameter.is_floating_point() and "lora_" not in name
         }
         names = sorted(named)
@@ -89,7 +81,3 @@ def _fingerprint(pipe: Any) -> str | None:
             digest.update(name.encode())
             digest.update(bytes(values.view(torch.uint8).tolist()))
     return digest.hexdigest()[:16]
-
-
-def _bare(module: Any) -> Any:
-    return getattr(module, "_orig_mod", module)

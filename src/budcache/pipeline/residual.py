@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from budcache.errors import PipelineError
+from budcache.pipeline.parts import bare, denoisers
 
 __all__ = ["SPLITS", "Split", "Trunk", "attach", "detach"]
 
@@ -53,6 +54,7 @@ class Trunk:
     compute: bool | None = None
     memo: Memo = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)  # per transformer, within this step
+    usual: dict[int, int] = field(default_factory=dict)  # per transformer, in the step that first called it
 
     def begin(self, compute: bool, memo: Memo | None = None) -> None:
         """Open a step: compute and remember, or reuse what `memo` (or the last computed step) holds."""
@@ -62,9 +64,22 @@ class Trunk:
         elif compute:
             self.memo = {}
 
+    def enter(self, transformer: int) -> tuple[int, int]:
+        """Count a call of a transformer; returns the key of its residual."""
+        ordinal = self.calls.get(transformer, 0)
+        self.calls[transformer] = ordinal + 1
+        if ordinal >= self.usual.get(transformer, ordinal + 1):
+            raise PipelineError(
+                "the transformer was called more often in a step than in the first one. If another pipeline shares "
+                "it, a run under a policy was broken off: call remove() on that policy's handle."
+            )
+        return transformer, ordinal
+
     def end(self) -> Memo:
         """Close the step; other pipelines may share the transformer and must find it as it was."""
         self.compute = None
+        for transformer, calls in self.calls.items():
+            self.usual.setdefault(transformer, calls)
         return self.memo
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Trunk:
@@ -108,11 +123,10 @@ def _heard(
 ) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if entrance is not None:
-            ordinal = trunk.calls[entrance] = trunk.calls.get(entrance, -1) + 1
-            trunk.memo[entrance, ordinal] = _hidden_in(args, kwargs)
+            trunk.memo[trunk.enter(entrance)] = _hidden_in(args, kwargs)
         out = block(*args, **kwargs)
         if exit is not None:
-            key = (exit, trunk.calls[exit])
+            key = (exit, trunk.calls[exit] - 1)
             trunk.memo[key] = (out if split.hidden is None else out[split.hidden]) - trunk.memo[key]
         return out
 
@@ -125,8 +139,7 @@ def _reused(here: _Blocks, trunk: Trunk) -> list[Any]:
     owner, split = _owner(here), here.split
 
     def shortcut(*args: Any, **kwargs: Any) -> Any:
-        ordinal = trunk.calls[owner] = trunk.calls.get(owner, -1) + 1
-        hidden, residual = _hidden_in(args, kwargs), trunk.memo.get((owner, ordinal))
+        hidden, residual = _hidden_in(args, kwargs), trunk.memo.get(trunk.enter(owner))
         if residual is None:
             raise PipelineError(
                 "a reused step calls a transformer (or a guidance branch) that no step before it computed. "
@@ -157,39 +170,36 @@ def _owner(here: _Blocks) -> int:
     return id(here.trunks)
 
 
-def attach(transformer: nn.Module, trunk: Trunk) -> None:
-    """Let `trunk` decide what a transformer's blocks do; until it opens a step nothing changes."""
-    transformer = _bare(transformer)
-    split = SPLITS.get(type(transformer).__name__)
-    if split is None:
+def attach(pipe: Any, trunk: Trunk) -> None:
+    """Let `trunk` decide what the blocks of a pipeline's transformers do; until it opens a step nothing changes."""
+    if getattr(pipe, "controlnet", None) is not None:
         raise PipelineError(
-            f"residual reuse knows the trunks of {', '.join(sorted(SPLITS))}, not of "
-            f'{type(transformer).__name__}. Use reuse="output", which works for every pipeline.'
+            "residual reuse skips the blocks into which a ControlNet adds its features, but the transformer adds "
+            'them all the same, so they would count twice. Use reuse="output".'
         )
-    shared: list[Trunk] | None = None
-    for position, name in enumerate(split.blocks):
-        blocks = getattr(transformer, name)
-        if not isinstance(blocks, _Blocks):
-            blocks = transformer._modules[name] = _Blocks(blocks, split, position)
-        shared = blocks.trunks = blocks.trunks if shared is None else shared
-    assert shared is not None
-    shared.append(trunk)
+    for transformer in map(bare, denoisers(pipe).values()):
+        name = type(transformer).__name__
+        if name not in SPLITS:
+            raise PipelineError(
+                f"residual reuse knows the trunks of {', '.join(sorted(SPLITS))}, not of {name}. "
+                'Use reuse="output", which works for every pipeline.'
+            )
+        trunks: list[Trunk] | None = None
+        for position, blocks in enumerate(SPLITS[name].blocks):
+            found = getattr(transformer, blocks)
+            if not isinstance(found, _Blocks):
+                found = transformer._modules[blocks] = _Blocks(found, SPLITS[name], position)
+            trunks = found.trunks = found.trunks if trunks is None else trunks
+        assert trunks is not None
+        trunks.append(trunk)
 
 
-def detach(transformer: nn.Module, trunk: Trunk) -> None:
-    """Undo `attach`; with the last trunk gone the transformer has its plain lists again."""
-    transformer = _bare(transformer)
-    split = SPLITS[type(transformer).__name__]
-    for name in split.blocks:
-        blocks = getattr(transformer, name)
-        if isinstance(blocks, _Blocks):
-            blocks.trunks[:] = [other for other in blocks.trunks if other is not trunk]
-            if not blocks.trunks:
-                transformer._modules[name] = nn.ModuleList(nn.ModuleList.__iter__(blocks))
-
-
-def _bare(transformer: nn.Module) -> nn.Module:
-    """The module inside `torch.compile`'s wrapper."""
-    inner = getattr(transformer, "_orig_mod", transformer)
-    assert isinstance(inner, nn.Module)
-    return inner
+def detach(pipe: Any, trunk: Trunk) -> None:
+    """Undo `attach`; with the last trunk gone the transformers have their plain lists again."""
+    for transformer in map(bare, denoisers(pipe).values()):
+        for name in SPLITS[type(transformer).__name__].blocks:
+            blocks = getattr(transformer, name)
+            if isinstance(blocks, _Blocks):
+                blocks.trunks[:] = [other for other in blocks.trunks if other is not trunk]
+                if not blocks.trunks:
+                    transformer._modules[name] = nn.ModuleList(blocks)

@@ -70,8 +70,9 @@ class BudcacheScheduler(StandIn):
         self._outputs: tuple[Tensor, ...] = ()
         self._plan: tuple[int, ...] = self.policy.mask.computed  # the steps at which the model is computed
         self._run_calls = 0
+        self._token = object()  # this run; a loop left over from a broken one is told apart by it
         self.trunk.end()
-        self.trunk.memo = {}
+        self.trunk.memo, self.trunk.usual = {}, {}
 
     # What the pipeline looks at
 
@@ -176,7 +177,7 @@ class BudcacheScheduler(StandIn):
                 "the policy's blend weights were fitted to whole runs, but this one starts midway (strength below 1). "
                 "Use strength=1, or a policy without weights."
             )
-        residual = self.policy.reuse == "residual"
+        residual, token = self.policy.reuse == "residual", self._token
         try:
             for k in range(start, stop) if residual else self._plan:
                 self._k = k
@@ -184,7 +185,8 @@ class BudcacheScheduler(StandIn):
                     self.trunk.begin(compute=k in self._plan)
                 yield self.inner.timesteps[k]
         finally:
-            self.trunk.end()
+            if self._token is token:
+                self.trunk.end()
 
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("eta"):
@@ -199,6 +201,11 @@ class BudcacheScheduler(StandIn):
         k = self._k
         if self.policy.reuse == "residual":
             self.trunk.end()
+            if not self.trunk.calls:
+                raise PipelineError(
+                    "this policy reuses residuals, but it is not attached to the pipeline's transformer: a saved or "
+                    "copied scheduler does not carry that. Set pipe.scheduler = pipe.scheduler.inner, then apply it."
+                )
             self._count(k in self._plan)
             return self.inner.step(model_output, timestep, sample, *args, **kwargs)
         model_output = self._blended(model_output)

@@ -28,7 +28,7 @@ from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, clone
 from budcache.policy import Reuse
 from budcache.solvers import Solver
 
-__all__ = ["PipelineModel", "denoisers"]
+__all__ = ["PipelineModel"]
 
 
 class _Abandoned(BaseException):
@@ -141,12 +141,6 @@ class _Stepped(dict[Any, Any]):
         self.prev_sample = x
 
 
-def denoisers(pipe: Any) -> dict[str, torch.nn.Module]:
-    """The networks that a pipeline calls at every step: its transformer, UNet or experts, by name."""
-    found = {name: getattr(pipe, name, None) for name in ("transformer", "transformer_2", "unet")}
-    return {name: module for name, module in found.items() if isinstance(module, torch.nn.Module)}
-
-
 class PipelineModel:
     """A stock pipeline, held open at its denoising loop, as a `Model`.
 
@@ -173,9 +167,8 @@ class PipelineModel:
         check_scheduler(pipe.scheduler)
         self.reuse_mode, self.calls = reuse, 0
         self._line, self._trunk = _Line(), Trunk() if reuse == "residual" else None
-        attached = list(denoisers(pipe).values()) if self._trunk is not None else []
-        for module in attached:
-            attach(module, self._trunk)  # type: ignore[arg-type]
+        if self._trunk is not None:
+            attach(pipe, self._trunk)
         # A shallow copy shares every network with the pipeline but has its own scheduler, progress bar and flags.
         twin = copy.copy(pipe)
         self._scheduler = twin.scheduler = _SeamScheduler(pipe.scheduler, self._line, self._trunk, grad)
@@ -188,7 +181,7 @@ class PipelineModel:
             daemon=True,  # an interpreter that exits does not wait for it
         )
         # The thread knows the line but not this object, so that dropping this object ends the thread.
-        self._shut = weakref.finalize(self, _shut, self._line, self._trunk, attached)
+        self._shut = weakref.finalize(self, _shut, self._line, pipe, self._trunk)
         self._thread.start()
         self._first = self._ask(_Request())
         self.noise, self.begin = self._first.x, self._scheduler.begin
@@ -301,10 +294,10 @@ def _run(twin: Any, line: _Line, call: dict[str, Any], grad: bool, autocast: dic
         line.replies.put(error)
 
 
-def _shut(line: _Line, trunk: Trunk | None, attached: list[torch.nn.Module]) -> None:
+def _shut(line: _Line, pipe: Any, trunk: Trunk | None) -> None:
     line.requests.put(_Finish())
-    for module in attached:
-        detach(module, trunk)  # type: ignore[arg-type]
+    if trunk is not None:
+        detach(pipe, trunk)
 
 
 def _autocast() -> dict[str, torch.dtype]:

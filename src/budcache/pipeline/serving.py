@@ -13,9 +13,9 @@ from typing import Any
 
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
 from budcache.pipeline.origin import difference
+from budcache.pipeline.parts import denoisers
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
-from budcache.pipeline.seam import denoisers
 from budcache.policy import Ladder, Policy, load
 
 __all__ = ["Handle", "applied", "apply"]
@@ -40,20 +40,17 @@ def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle
             "Pass the pipeline itself, not one of its parts."
         )
     if isinstance(scheduler, BudcacheScheduler):
-        raise PipelineError("this pipeline already carries a policy. Call remove() on its handle first.")
+        raise PipelineError(
+            "this pipeline already carries a policy. Call remove() on its handle first, or, if it was loaded with one, "
+            "set pipe.scheduler = pipe.scheduler.inner."
+        )
     _check_origin(policy, pipe)
     parameters = inspect.signature(type(pipe).__call__).parameters
     steps = parameters.get("num_inference_steps")
     default_steps = steps.default if steps is not None and isinstance(steps.default, int) else None
     ours = BudcacheScheduler(scheduler, policy, default_steps, strength="strength" in parameters)
     if policy.reuse == "residual":
-        if getattr(pipe, "controlnet", None) is not None:
-            raise PipelineError(
-                "residual reuse skips the blocks into which a ControlNet adds its features, but the transformer adds "
-                'them all the same, so they would count twice. Use a policy with reuse="output".'
-            )
-        for module in denoisers(pipe).values():
-            attach(module, ours.trunk)
+        attach(pipe, ours.trunk)
     pipe.scheduler = ours
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
@@ -98,8 +95,7 @@ class Handle:
         if isinstance(pipe.__dict__.get("progress_bar"), _ProgressBar):
             del pipe.__dict__["progress_bar"]
         if self.policy.reuse == "residual":
-            for module in denoisers(pipe).values():
-                detach(module, self._ours.trunk)
+            detach(pipe, self._ours.trunk)
         if self.is_active:  # a scheduler that the user set meanwhile is not ours to replace
             pipe.scheduler = self._original
 

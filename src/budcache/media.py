@@ -1,0 +1,71 @@
+"""Writing what a pipeline returned: pictures as PNG, videos as MP4 or GIF."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from budcache.errors import PipelineError
+
+__all__ = ["pictures", "save"]
+
+Picture = Image.Image
+
+
+def pictures(output: Any) -> list[Picture | list[Picture]]:
+    """The samples in a pipeline's output: one picture each, or one list of frames each."""
+    for name in ("images", "frames"):
+        found = getattr(output, name, None)
+        if found is not None:
+            return [_sample(sample) for sample in found]
+    raise PipelineError(
+        f"the pipeline returned {type(output).__name__}, which has neither images nor frames. "
+        "Only image and video pipelines can be written to files."
+    )
+
+
+def _sample(sample: Any) -> Picture | list[Picture]:
+    if isinstance(sample, Picture):
+        return sample
+    return [frame if isinstance(frame, Picture) else _from_array(frame) for frame in sample]
+
+
+def _from_array(frame: Any) -> Picture:
+    array = np.asarray(frame)
+    if array.dtype != np.uint8:
+        array = (array.clip(0, 1) * 255).round().astype(np.uint8)
+    return Image.fromarray(array)
+
+
+def save(sample: Picture | Sequence[Picture], path: Path, fps: int = 16) -> Path:
+    """Write one sample; a video goes to .mp4 where imageio is installed, else to .gif."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(sample, Picture):
+            path = path if path.suffix.lower() in Image.registered_extensions() else path.with_suffix(".png")
+            sample.save(path)
+            return path
+        return _save_video(list(sample), path, fps)
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be written: {error.strerror or error}. Choose another place.") from None
+
+
+def _save_video(frames: list[Picture], path: Path, fps: int) -> Path:
+    if path.suffix.lower() == ".mp4":
+        try:
+            import imageio
+        except ImportError:
+            raise PipelineError(
+                f"{path} needs imageio to be written. Install budcache[video], or choose a name that ends in .gif."
+            ) from None
+        with imageio.get_writer(path, fps=fps, macro_block_size=1) as writer:
+            for frame in frames:
+                writer.append_data(np.asarray(frame.convert("RGB")))
+        return path
+    path = path.with_suffix(".gif")
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=1000 // fps, loop=0)
+    return path

@@ -1,0 +1,1 @@
+"""Showing policies and results to people."""
