@@ -98,7 +98,7 @@ def generate(
     chosen = _choose(policy, budget)
     if chosen is not None and steps not in (None, chosen.steps):
         raise PipelineError(
-            f"the policy has {chosen.steps} steps, but --steps is {steps}. Leave --steps out, or search a policy for it."
+            f"the policy has {chosen.steps} steps, but --steps is {steps}. Leave --steps out, or search again."
         )
     pipe = _open(model, device, dtype)
     settings = _settings(

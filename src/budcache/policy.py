@@ -20,10 +20,12 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     PlainSerializer,
+    SerializerFunctionWrapHandler,
     Strict,
     ValidationError,
     WithJsonSchema,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from typing_extensions import Self
@@ -111,6 +113,10 @@ class Origin(_Value):
     teacher_steps: Count | None = None
     calls: Count | None = None  # model calls spent, teacher included
     versions: dict[str, Text] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value not in (None, [], (), {})}
 
 
 class Quality(_Value):

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from budcache.mask import Mask
-from budcache.policy import Ladder, Origin, Policy
+from budcache.policy import Ladder, Origin, Policy, Quality
 
 __all__ = ["describe", "strip"]
 
@@ -26,7 +26,7 @@ def describe(found: Policy | Ladder) -> RenderableType:
     title = (
         f"ladder of {len(rungs)} policies, {first.steps} steps"
         if isinstance(found, Ladder)
-        else f"policy: {first.budget} of {first.steps} steps computed, {first.steps / first.budget:.2f} times fewer calls"
+        else f"policy: computes {first.budget} of {first.steps} steps, {first.steps / first.budget:.2f} times fewer"
     )
     return Group(Text(title, style="bold"), _table(rungs), *_origin(first.origin))
 
@@ -42,17 +42,17 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
     table.add_column("SSIM", justify="right")
     table.add_column("samples", justify="right")
     for rung in rungs:
-        quality = rung.quality
+        quality = rung.quality or Quality()
         reuse = rung.reuse if rung.weights is None else f"blend of {max(map(len, rung.weights))}"
         table.add_row(
             str(rung.budget),
             f"{rung.steps / rung.budget:.2f}x",
             strip(rung.mask),
             reuse,
-            "pipeline's" if rung.sigmas is None else "own",
-            _number(quality and quality.psnr, ".1f"),
-            _number(quality and quality.ssim, ".3f"),
-            _number(quality and quality.samples, "d"),
+            "own" if rung.sigmas is not None else "-",
+            _number(quality.psnr, ".1f"),
+            _number(quality.ssim, ".3f"),
+            _number(quality.samples, "d"),
         )
     return table
 
