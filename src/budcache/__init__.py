@@ -18,7 +18,6 @@ from budcache.policy import Ladder, Origin, Policy, Quality
 if TYPE_CHECKING:
     from budcache.model import Model, OutputReuse
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
-    from budcache.rollout import rollout
 
 __version__ = "0.1.0"
 
@@ -39,7 +38,6 @@ __all__ = [
     "Quality",
     "applied",
     "apply",
-    "rollout",
 ]
 
 # Values load at once; torch and diffusers only when something that needs them is first used.
@@ -51,7 +49,6 @@ _LATE = {
     "PipelineModel": "budcache.pipeline",
     "applied": "budcache.pipeline",
     "apply": "budcache.pipeline",
-    "rollout": "budcache.rollout",
     # diffusers looks a saved scheduler's base class up in the module that the scheduler's class names: this one.
     "SchedulerMixin": "budcache.pipeline.standin",
 }

@@ -338,5 +338,7 @@ def _sentence(error: ValidationError) -> str:
         return f"field {where!r} is missing. Add it."
     message = str(first["msg"]).removeprefix("Value error, ")
     if kind == "value_error":
-        return (f"{where}: {message}" if where and where != "version" else message).rstrip(".") + "."
+        # Mask and version name themselves; what matters is in which rung they stand.
+        where = where.removesuffix("mask").removesuffix("version").rstrip(".")
+        return (f"{where}: {message}" if where else message).rstrip(".") + "."
     return f"{where or 'the value'} is {quote(value)}: {message[0].lower()}{message[1:].rstrip('.')}."

@@ -1,0 +1,64 @@
+"""Running zoo pipelines the same way everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from zoo import Entry, entry
+
+from budcache import PipelineModel, Policy
+from budcache.rollout import rollout
+
+STEPS = 6
+
+
+def flux() -> tuple[Entry, Any]:
+    """The pipeline that most tests use."""
+    found = entry("flux")
+    return found, found.build()
+
+
+def latents(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> torch.Tensor:
+    """The final latents of a run of the pipeline itself."""
+    call = {"num_inference_steps": STEPS, "output_type": "latent", **kind.kwargs(), **more}
+    return pipe(generator=torch.Generator().manual_seed(seed), **call)[0]
+
+
+def opened(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> PipelineModel:
+    """The same run, held open at its loop."""
+    call = {"steps": STEPS, **kind.kwargs(), **more}
+    return PipelineModel(pipe, generator=torch.Generator().manual_seed(seed), **call)
+
+
+def rolled(kind: Entry, pipe: Any, policy: Policy, seed: int = 0, **more: Any) -> torch.Tensor:
+    """Equation 2 through the seam, in the layout that the pipeline returns."""
+    with opened(kind, pipe, seed, reuse=policy.reuse, **more) as model:
+        sigmas = None if policy.sigmas is None else torch.tensor(policy.sigmas)
+        x = rollout(
+            model,
+            model.noise,
+            model.sigmas if sigmas is None else sigmas,
+            policy.mask,
+            model.solver(sigmas),
+            policy.weights,
+            model.begin,
+        )
+        return model.finish(x)[0]
+
+
+@contextmanager
+def counted(kind: Entry, pipe: Any) -> Iterator[list[str]]:
+    """The calls that the denoisers really get, by name."""
+    calls: list[str] = []
+    hooks = [
+        getattr(pipe, name).register_forward_pre_hook(lambda *_, name=name: calls.append(name))
+        for name in kind.denoisers
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()

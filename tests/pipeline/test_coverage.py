@@ -1,0 +1,124 @@
+"""Every kind of pipeline: what is promised of one is promised of all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import STEPS, counted, latents, opened, rolled
+from zoo import ENTRIES, Entry
+
+import budcache
+from budcache import Mask, PipelineError, Policy
+
+MASKS = ("110100", "100000", "101011")
+SERVED = [kind for kind in ENTRIES if kind.name != "cogvideox-dpm"]  # an SDE scheduler: see the last test
+RESIDUAL = [kind for kind in SERVED if kind.residual and "controlnet" not in kind.name]
+
+
+def names(kind: Entry) -> str:
+    return kind.name
+
+
+@pytest.mark.parametrize("kind", SERVED, ids=names)
+def test_a_policy_of_all_ones_is_the_bare_pipeline_bit_for_bit(kind):
+    pipe = kind.build()
+    bare = latents(kind, pipe)
+    with budcache.applied(pipe, Policy(mask=Mask.full(STEPS))):
+        assert torch.equal(latents(kind, pipe), bare)
+
+
+@pytest.mark.parametrize("kind", SERVED, ids=names)
+def test_a_policy_makes_exactly_its_calls_and_leaves_no_trace(kind):
+    pipe = kind.build()
+    bare = latents(kind, pipe)
+    scheduler, settings = pipe.scheduler, dict(pipe.config)
+    for text in MASKS:
+        policy = Policy(mask=text)
+        with budcache.applied(pipe, policy) as handle, counted(kind, pipe) as calls:
+            image = latents(kind, pipe)
+        begin = opened_at(kind, pipe)
+        expected = sum(bit or k == begin for k, bit in enumerate(policy.mask) if k >= begin)
+        assert len(calls) == expected * kind.branches
+        assert handle.stats().last_run_calls == expected
+        assert handle.stats().calls + handle.stats().reused == STEPS - begin
+        assert not torch.equal(image, bare)
+    assert pipe.scheduler is scheduler and dict(pipe.config) == settings
+    assert torch.equal(latents(kind, pipe), bare)
+
+
+def opened_at(kind: Entry, pipe: object) -> int:
+    if not kind.strength:
+        return 0
+    with opened(kind, pipe) as model:
+        return model.begin
+
+
+@pytest.mark.parametrize("kind", SERVED, ids=names)
+def test_equation_2_through_the_seam_is_what_is_served(kind):
+    pipe = kind.build()
+    bare = latents(kind, pipe)
+    assert torch.equal(rolled(kind, pipe, Policy(mask=Mask.full(STEPS))), bare)
+    for text in MASKS[:2]:
+        policy = Policy(mask=text)
+        with budcache.applied(pipe, policy):
+            served = latents(kind, pipe)
+        assert torch.equal(rolled(kind, pipe, policy), served)
+    assert torch.equal(latents(kind, pipe), bare)
+
+
+@pytest.mark.parametrize("kind", SERVED, ids=names)
+def test_blended_outputs_are_served_as_they_are_rolled(kind):
+    pipe = kind.build()
+    policy = Policy(mask="110100", weights=[[1.0], [1.3, -0.3], [1.1, 0.1, -0.2]])
+    if kind.strength:
+        with budcache.applied(pipe, policy), pytest.raises(PipelineError, match="strength"):
+            latents(kind, pipe)
+        return
+    with budcache.applied(pipe, policy):
+        served = latents(kind, pipe)
+    assert torch.equal(rolled(kind, pipe, policy), served)
+    with budcache.applied(pipe, Policy(mask="110100")):
+        assert not torch.equal(latents(kind, pipe), served)
+
+
+@pytest.mark.parametrize("kind", RESIDUAL, ids=names)
+def test_residual_reuse_keeps_the_same_promises(kind):
+    pipe = kind.build()
+    bare = latents(kind, pipe)
+    lists = block_lists(kind, pipe)
+    with budcache.applied(pipe, Policy(mask=Mask.full(STEPS), reuse="residual")):
+        assert torch.equal(latents(kind, pipe), bare)
+    # Wan 2.2 hands over to its second expert at step 2, which therefore has to be computed.
+    policy = Policy(mask="101010", reuse="residual")
+    with budcache.applied(pipe, policy) as handle, counted(kind, pipe) as calls:
+        served = latents(kind, pipe)
+        assert torch.equal(latents(kind, pipe), served)
+    begin = opened_at(kind, pipe)
+    assert handle.stats().last_run_calls == sum(policy.mask.bits[begin:])
+    assert len(calls) == 2 * (STEPS - begin) * kind.branches  # embedder and head run at every step
+    assert torch.equal(rolled(kind, pipe, policy), served)
+    assert not torch.equal(served, bare)
+    with budcache.applied(pipe, Policy(mask="101010")):
+        assert not torch.equal(latents(kind, pipe), served)  # output reuse is another algorithm
+    assert block_lists(kind, pipe) == lists
+    assert torch.equal(latents(kind, pipe), bare)
+
+
+def block_lists(kind: Entry, pipe: object) -> list[type]:
+    return [type(module) for name in kind.denoisers for module in getattr(pipe, name).modules()]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SERVED if kind not in RESIDUAL], ids=names)
+def test_where_residual_reuse_cannot_be_had_a_sentence_says_so(kind):
+    pipe = kind.build()
+    with pytest.raises(PipelineError, match='reuse="output"'):
+        budcache.apply(pipe, Policy(mask="101010", reuse="residual"))
+    with pytest.raises(PipelineError, match='reuse="output"'):
+        opened(kind, pipe, reuse="residual")
+    assert isinstance(latents(kind, pipe), torch.Tensor)
+
+
+def test_a_stochastic_step_is_refused():
+    kind = next(kind for kind in ENTRIES if kind.name == "cogvideox-dpm")
+    with pytest.raises(PipelineError, match="CogVideoXDPMScheduler"):
+        budcache.apply(kind.build(), Policy(mask="101010"))
