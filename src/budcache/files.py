@@ -21,10 +21,15 @@ def read_json(path: str | os.PathLike[str]) -> object:
     try:
         if source.is_dir():
             raise PolicyError(f"{source} is a folder. Name the policy file in it.")
-        size = source.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise PolicyError(f"{source} has {size} bytes; a policy file has a few thousand. Is this the right file?")
-        text = source.read_text(encoding="utf-8")
+        # Bounded by what is read, not by the size it states: a device states 0 and never ends.
+        with source.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise PolicyError(
+                f"{source} has more than {MAX_FILE_BYTES} bytes; a policy file has a few thousand. "
+                "Is this the right file?"
+            )
+        text = content.decode("utf-8-sig")  # some editors put a byte order mark first
     except FileNotFoundError:
         raise PolicyError(f"there is no file {source}. Check the path, or make one with `budcache search`.") from None
     except UnicodeDecodeError:
@@ -59,25 +64,31 @@ def read_json(path: str | os.PathLike[str]) -> object:
 def write_json(path: str | os.PathLike[str], data: object) -> Path:
     """Write `data` as JSON for people to read; the file is replaced whole or not at all."""
     target = Path(path)
-    text = json.dumps(data, indent=2, allow_nan=False)
-    # Rows of numbers read better on one line than one number a line.
-    text = re.sub(r"\[\s+([-+\d.eE,\s]+?)\s+\]", lambda row: "[" + re.sub(r"\s+", " ", row[1]) + "]", text)
     temporary: Path | None = None
     try:
+        text = json.dumps(data, indent=2, allow_nan=False)
+        # Rows of numbers read better on one line than one number a line.
+        # Line breaks never stand inside a JSON string, so what people wrote is not touched.
+        text = re.sub(r"\[\n\s*([-+\d.eE,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", text)
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
             temporary = Path(file.name)
             file.write(text + "\n")
         temporary.chmod(0o644)  # a temporary file is private; a policy is meant to be shared
         temporary.replace(target)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise PolicyError(f"{target} cannot be written: {reason}. Choose another place.") from None
+    finally:  # also when interrupted
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        raise PolicyError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from None
     return target
 
 
 def quote(value: object) -> str:
-    """A value as it may stand in an error sentence: quoted, and cut where it is long."""
-    text = repr(value)
+    """A value as it may stand in an error sentence: quoted, on one line, and cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())  # arrays print themselves over several lines
+    except (RecursionError, ValueError):  # nested too deep, or an integer of too many digits
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 40 else text[:37] + "..."

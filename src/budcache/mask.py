@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from budcache.errors import PolicyError
+from budcache.files import quote
 
 __all__ = ["MAX_STEPS", "Mask"]
 
@@ -24,13 +25,15 @@ class Mask:
     bits: tuple[bool, ...]
 
     def __post_init__(self) -> None:
+        if isinstance(self.bits, str):  # every character of a text is true, so "10" would be two computed steps
+            raise PolicyError(f"a mask is made of decisions, got the text {quote(self.bits)}. Read it with Mask.parse.")
         object.__setattr__(self, "bits", tuple(bool(bit) for bit in self.bits))
         if not self.bits:
             raise PolicyError("a mask needs at least one step, got none. Write it as '1' (compute) and '0' (reuse).")
         if len(self.bits) > MAX_STEPS:
             raise PolicyError(f"a mask of {len(self.bits)} steps is too long. Use at most {MAX_STEPS} steps.")
         if not self.bits[0]:
-            raise PolicyError(f"mask '{self}' reuses step 0, but nothing is cached before it. Make the first bit 1.")
+            raise PolicyError(f"mask {quote(str(self))} reuses step 0 with nothing cached yet. Make the first bit 1.")
 
     @classmethod
     def parse(cls, text: str) -> Mask:
@@ -40,15 +43,15 @@ class Mask:
             raise PolicyError(f"a mask of {len(text)} steps is too long. Use at most {MAX_STEPS} steps.")
         odd = sorted(set(text) - {"0", "1"})
         if odd:
-            raise PolicyError(f"mask {text[:60]!r} contains {odd[0]!r}. Use only '1' (compute) and '0' (reuse).")
+            raise PolicyError(f"mask {quote(text)} contains {odd[0]!r}. Use only '1' (compute) and '0' (reuse).")
         return cls(tuple(character == "1" for character in text))
 
     @classmethod
     def of(cls, steps: int, computed: Iterable[int]) -> Mask:
         """The mask of `steps` steps that computes exactly at the given step indices."""
-        wanted = sorted(set(computed))
         if not 1 <= steps <= MAX_STEPS:
             raise PolicyError(f"a mask of {steps} steps is not possible. Use 1 to {MAX_STEPS} steps.")
+        wanted = sorted(set(computed))
         if wanted and not 0 <= wanted[0] <= wanted[-1] < steps:
             outside = wanted[0] if wanted[0] < 0 else wanted[-1]
             raise PolicyError(f"step {outside} lies outside a run of {steps} steps. Use indices 0 to {steps - 1}.")

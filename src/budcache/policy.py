@@ -9,10 +9,12 @@ import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     AllowInfNan,
     BaseModel,
     BeforeValidator,
@@ -38,11 +40,14 @@ __all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "load"]
 
 FORMAT_VERSION = 1
 MAX_BLEND = 16  # outputs that one blend may look back on; three are enough in practice
+MAX_DEPTH = 8  # of a scheduler's settings, which are flat in practice
 
 Reuse: TypeAlias = Literal["output", "residual"]
 # bool is an int and "1" is nearly one; neither is a noise level.
 Number = Annotated[float, Strict(), AllowInfNan(False)]
+Row = Annotated[tuple[Number, ...], Field(fail_fast=True)]
 Count = Annotated[int, Strict(), Field(ge=0, le=10**15)]
+Seed = Annotated[int, Strict(), Field(ge=-(2**63), lt=2**64)]  # what torch takes
 Text = Annotated[str, Strict(), Field(max_length=4096)]
 
 
@@ -57,6 +62,20 @@ def _to_mask(value: object) -> object:
         raise ValueError(str(error)) from None
 
 
+def _to_plain(value: Any, room: int = MAX_DEPTH) -> Any:
+    """Refuse what JSON cannot give back as it was."""
+    if not room:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep; keep settings flat")
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _to_plain(inner, room - 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_plain(inner, room - 1) for inner in value]
+    if isinstance(value, str | int | None) or (isinstance(value, float) and isfinite(value)):
+        return value
+    raise ValueError(f"{quote(value)} cannot be written as JSON; use text, finite numbers, lists and objects")
+
+
+Settings = Annotated[dict[str, Any], AfterValidator(_to_plain)]
 MaskField = Annotated[
     Mask,
     BeforeValidator(_to_mask),
@@ -99,16 +118,16 @@ class Origin(_Value):
     pipeline: Text | None = None  # class names, as the pipeline gave them
     denoiser: Text | None = None
     weights: Text | None = None  # fingerprint of the denoiser's weights
-    adapters: tuple[Text, ...] = ()  # LoRA adapters that were active
+    adapters: Annotated[tuple[Text, ...], Field(fail_fast=True)] = ()  # LoRA adapters that were active
     scheduler: Text | None = None
-    scheduler_settings: dict[str, Any] = {}  # only what differs from the class's defaults
+    scheduler_settings: Settings = {}  # only what differs from the class's defaults
     height: Count | None = None
     width: Count | None = None
     frames: Count | None = None
     guidance: Number | None = None
     prompts: Count | None = None  # how many, and a hash of which
     prompts_hash: Text | None = None
-    seed: Annotated[int, Strict()] | None = None
+    seed: Seed | None = None
     strategy: Text | None = None
     teacher_steps: Count | None = None
     calls: Count | None = None  # model calls spent, teacher included
@@ -147,8 +166,8 @@ class Policy(_Value):
     version: Annotated[int, Strict()] = FORMAT_VERSION
     mask: MaskField
     reuse: Reuse = "output"
-    sigmas: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS + 1)] | None = None
-    weights: Annotated[tuple[tuple[Number, ...], ...], Field(max_length=MAX_STEPS)] | None = None
+    sigmas: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS + 1, fail_fast=True)] | None = None
+    weights: Annotated[tuple[Row, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
     origin: Origin | None = None
     quality: Quality | None = None
 
@@ -157,10 +176,11 @@ class Policy(_Value):
     def _known_version(cls, version: int) -> int:
         if version > FORMAT_VERSION:
             raise ValueError(
-                f"the file has format version {version}, this budcache reads up to {FORMAT_VERSION}; upgrade budcache"
+                f"the file has format version {quote(version)}, this budcache reads up to {FORMAT_VERSION}; "
+                "upgrade budcache"
             )
         if version < 1:
-            raise ValueError(f"there is no format version {version}; versions begin at 1")
+            raise ValueError(f"there is no format version {quote(version)}; versions begin at 1")
         return version
 
     def _check(self) -> None:
@@ -173,11 +193,9 @@ class Policy(_Value):
                 )
             for k, (here, there) in enumerate(pairwise(self.sigmas)):
                 if not here > there:
-                    raise ValueError(
-                        f"sigmas must fall at every step, but sigmas[{k}] = {here:g} is followed by {there:g}"
-                    )
+                    raise ValueError(f"sigmas must fall at every step, but sigmas[{k}] = {here} is followed by {there}")
             if self.sigmas[-1] < 0:
-                raise ValueError(f"sigmas end at {self.sigmas[-1]:g}, below zero; end them at 0.0")
+                raise ValueError(f"sigmas end at {self.sigmas[-1]}, below zero; end them at 0.0")
         if self.weights is not None:
             if self.reuse != "output":
                 raise ValueError('blend weights need reuse "output"; remove the weights or change reuse')
@@ -222,7 +240,7 @@ class Ladder(_Value):
 
     kind: Literal["ladder"] = "ladder"
     version: Annotated[int, Strict()] = FORMAT_VERSION
-    rungs: Annotated[tuple[Policy, ...], Field(min_length=1, max_length=MAX_STEPS)]
+    rungs: Annotated[tuple[Policy, ...], Field(min_length=1, max_length=MAX_STEPS, fail_fast=True)]
 
     _known_version = field_validator("version")(Policy._known_version.__func__)  # type: ignore[attr-defined]
 
@@ -249,8 +267,9 @@ class Ladder(_Value):
 
     @property
     def budgets_text(self) -> str:
-        """The budgets for a person to read: `4, 5, 6`."""
-        return ", ".join(map(str, self.budgets))
+        """The budgets for a person to read: `4, 5, 6`; the middle of a long list is left out."""
+        shown = [str(budget) for budget in self.budgets]
+        return ", ".join(shown if len(shown) <= 24 else [*shown[:12], "...", *shown[-3:]])
 
     @property
     def steps(self) -> int:
@@ -317,7 +336,8 @@ def parse(data: object) -> Policy | Ladder:
     # A newer format may have new fields and kinds, so its version is judged before anything else.
     if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT_VERSION:
         raise PolicyError(
-            f"the file has format version {version}, this budcache reads up to {FORMAT_VERSION}. Upgrade budcache."
+            f"the file has format version {quote(version)}, this budcache reads up to {FORMAT_VERSION}. "
+            "Upgrade budcache."
         )
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -330,10 +350,13 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ""
     for part in first["loc"]:
-        where += f"[{part}]" if isinstance(part, int) else (f".{part}" if where else str(part))
+        if isinstance(part, str) and not part.isprintable():
+            part = quote(part)
+        where += f"[{part}]" if isinstance(part, int) else (f".{part}" if where else part)
+    where = where if len(where) <= 80 else where[:77] + "..."
     kind, value = first["type"], first.get("input")
     if kind == "extra_forbidden":
-        return f"unknown field {where[:80]!r}. Remove it, or upgrade budcache if a newer version wrote the file."
+        return f"unknown field {where!r}. Remove it, or upgrade budcache if a newer version wrote the file."
     if kind == "missing":
         return f"field {where!r} is missing. Add it."
     message = str(first["msg"]).removeprefix("Value error, ")

@@ -38,7 +38,8 @@ def dpmpp2m(
     guess = data
     # At level 1 the log signal-to-noise ratio is minus infinity and at 0 plus infinity. The ratio of two
     # steps is then 0 or infinite; the step to 0 goes straight to the data, as in every implementation.
-    if past is not None and there > 0:
+    # The branch also keeps infinity out of the gradient of the levels, where it would turn into NaN.
+    if past is not None and there > 0 and past[1] < 1:
         before, before_level = past
         ratio = (_log_snr(there) - _log_snr(here)) / (_log_snr(here) - _log_snr(before_level))
         guess = data + 0.5 * ratio * (data - before)

@@ -54,7 +54,6 @@ class Trunk:
     compute: bool | None = None
     memo: Memo = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)  # per transformer, within this step
-    usual: dict[int, int] = field(default_factory=dict)  # per transformer, in the step that first called it
 
     def begin(self, compute: bool, memo: Memo | None = None) -> None:
         """Open a step: compute and remember, or reuse what `memo` (or the last computed step) holds."""
@@ -68,18 +67,11 @@ class Trunk:
         """Count a call of a transformer; returns the key of its residual."""
         ordinal = self.calls.get(transformer, 0)
         self.calls[transformer] = ordinal + 1
-        if ordinal >= self.usual.get(transformer, ordinal + 1):
-            raise PipelineError(
-                "the transformer was called more often in a step than in the first one. If another pipeline shares "
-                "it, a run under a policy was broken off: call remove() on that policy's handle."
-            )
         return transformer, ordinal
 
     def end(self) -> Memo:
         """Close the step; other pipelines may share the transformer and must find it as it was."""
         self.compute = None
-        for transformer, calls in self.calls.items():
-            self.usual.setdefault(transformer, calls)
         return self.memo
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Trunk:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class BudcacheScheduler(StandIn):
         self.policy, self.default_steps, self.strength = policy, default_steps, strength
         self.trunk = Trunk()
         self.stats = Stats()
+        self.at_start: Callable[[], None] | None = None  # called at the start of every run
         self._restart()
 
     def _restart(self) -> None:
@@ -70,9 +71,8 @@ class BudcacheScheduler(StandIn):
         self._outputs: tuple[Tensor, ...] = ()
         self._plan: tuple[int, ...] = self.policy.mask.computed  # the steps at which the model is computed
         self._run_calls = 0
-        self._token = object()  # this run; a loop left over from a broken one is told apart by it
         self.trunk.end()
-        self.trunk.memo, self.trunk.usual = {}, {}
+        self.trunk.memo = {}
 
     # What the pipeline looks at
 
@@ -157,6 +157,8 @@ class BudcacheScheduler(StandIn):
             install(self.inner, policy.sigmas)
         self._restart()
         self.stats.runs += 1
+        if self.at_start is not None:
+            self.at_start()
 
     # What happens in the pipeline's loop
 
@@ -177,16 +179,15 @@ class BudcacheScheduler(StandIn):
                 "the policy's blend weights were fitted to whole runs, but this one starts midway (strength below 1). "
                 "Use strength=1, or a policy without weights."
             )
-        residual, token = self.policy.reuse == "residual", self._token
+        residual = self.policy.reuse == "residual"
         try:
             for k in range(start, stop) if residual else self._plan:
                 self._k = k
                 if residual:
                     self.trunk.begin(compute=k in self._plan)
                 yield self.inner.timesteps[k]
-        finally:
-            if self._token is token:
-                self.trunk.end()
+        finally:  # also when the pipeline's loop is left by an exception, which drops this iterator
+            self.trunk.end()
 
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("eta"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import warnings
@@ -13,10 +14,10 @@ from typing import Any
 
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
 from budcache.pipeline.origin import difference
-from budcache.pipeline.parts import denoisers
+from budcache.pipeline.parts import adapters, denoisers
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
-from budcache.policy import Ladder, Policy, load
+from budcache.policy import Ladder, Origin, Policy, load
 
 __all__ = ["Handle", "applied", "apply"]
 
@@ -52,6 +53,8 @@ def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle
     if policy.reuse == "residual":
         attach(pipe, ours.trunk)
     pipe.scheduler = ours
+    if policy.origin is not None:
+        ours.at_start = _AdapterWatch(pipe, policy.origin)
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
     return Handle(pipe, scheduler)
@@ -151,18 +154,44 @@ def _warn(clause: str) -> None:
     )
 
 
-class _ProgressBar:
-    """A pipeline's `progress_bar`, sized by the calls that will really be made."""
+class _Tie:
+    """A pipeline's own attribute that knows the pipeline: weakly, so that no cycle keeps its weights alive."""
 
     def __init__(self, pipe: Any) -> None:
-        self.pipe = weakref.ref(pipe)  # the pipeline holds this: no cycle that would keep its weights alive
+        self.ref = weakref.ref(pipe)
+
+    @property
+    def pipe(self) -> Any:
+        return self.ref()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A pipeline that is being copied is registered in `memo` before its attributes are copied.
+        twin = copy.copy(self)
+        twin.ref = weakref.ref(memo.get(id(self.pipe), self.pipe))
+        return twin
+
+
+class _ProgressBar(_Tie):
+    """A pipeline's `progress_bar`, sized by the calls that will really be made."""
 
     def __call__(self, iterable: Any = None, total: int | None = None) -> Any:
-        pipe: Any = self.pipe()
+        pipe = self.pipe
         if total is not None and isinstance(pipe.scheduler, BudcacheScheduler):
             total = pipe.scheduler.planned_calls
         return type(pipe).progress_bar(pipe, iterable, total)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # A copied pipeline is registered in `memo` before its attributes are copied.
-        return _ProgressBar(memo.get(id(self.pipe()), self.pipe()))
+
+class _AdapterWatch(_Tie):
+    """Looks at the start of each run whether a LoRA has come or gone since the policy was applied."""
+
+    def __init__(self, pipe: Any, origin: Origin) -> None:
+        super().__init__(pipe)
+        self.origin, self.seen = origin, adapters(pipe)
+
+    def __call__(self) -> None:
+        now = adapters(self.pipe)
+        if now != self.seen:
+            self.seen = now
+            differs = difference(self.origin, self.pipe)
+            if differs is not None:
+                _warn(differs)

@@ -1,0 +1,751 @@
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from budcache import Ladder, Mask, Origin, Policy, PolicyError, Quality
+from budcache.policy import load, parse
+
+GOLDEN = Path(__file__).parent / "golden"
+POLICY_FILE, LADDER_FILE = GOLDEN / "policy-v1.json", GOLDEN / "ladder-v1.json"
+POLICY, LADDER = (json.loads(file.read_bytes()) for file in (POLICY_FILE, LADDER_FILE))
+KIND = {"policy": POLICY, "ladder": LADDER}
+
+
+def refusal(action, *arguments, **named) -> str:
+    """The text of the refusal: a `PolicyError`, nothing wider or narrower, and one sentence on one line."""
+    with pytest.raises(PolicyError) as caught:
+        action(*arguments, **named)
+    assert type(caught.value) is PolicyError
+    return sentence(caught.value)
+
+
+def sentence(error: PolicyError) -> str:
+    text = str(error)
+    assert text.isprintable()
+    assert len(text) < 400
+    assert text[-1] in ".?"
+    return text
+
+
+def with_value(data, path, value):
+    """A copy of `data` in which `value` stands at `path`."""
+    if not path:
+        return value
+    data = copy.deepcopy(data)
+    at(data, path[:-1])[path[-1]] = value
+    return data
+
+
+def at(data, path):
+    for key in path:
+        data = data[key]
+    return data
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    """A folder for all examples of a property."""
+    return tmp_path_factory.mktemp("policies")
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Load what is given, text, bytes or JSON, from a file."""
+    path = tmp_path / "some.policy.json"
+
+    def load_content(content):
+        if not isinstance(content, bytes | str):
+            content = json.dumps(content)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return load(path)
+
+    load_content.refusal = lambda content: naming(path, refusal(load_content, content))
+    return load_content
+
+
+def naming(path, text) -> str:
+    assert str(path) in text
+    return text.replace(str(path), "")
+
+
+# What a field may hold, as names of samples, and random values of it.
+
+SAMPLES = {
+    "null": None,
+    "true": True,
+    "integer": 3,
+    "negative": -3,
+    "fraction": 1.5,
+    "text": "x",
+    "list": [],
+    "numbers": [1.5],
+    "object": {},
+}
+letters = st.text(max_size=12)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | numbers | letters,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(letters, inner, max_size=3),
+    max_leaves=6,
+)
+TEXT = {"null", "text"}, st.none() | letters
+COUNT = {"null", "integer"}, st.none() | st.integers(0, 10**15)
+NUMBER = {"null", "integer", "negative", "fraction"}, st.none() | numbers
+SEED = {"null", "integer", "negative"}, st.none() | st.integers(-(2**63), 2**64 - 1)
+NAMES = {"list"}, st.lists(letters, max_size=3)
+SETTINGS = {"object"}, st.dictionaries(letters, plain, max_size=3)
+VERSIONS = {"object"}, st.dictionaries(letters, letters, max_size=3)
+
+ORIGIN_FIELDS = {
+    "model": TEXT,
+    "pipeline": TEXT,
+    "denoiser": TEXT,
+    "weights": TEXT,
+    "adapters": NAMES,
+    "scheduler": TEXT,
+    "scheduler_settings": SETTINGS,
+    "height": COUNT,
+    "width": COUNT,
+    "frames": COUNT,
+    "guidance": NUMBER,
+    "prompts": COUNT,
+    "prompts_hash": TEXT,
+    "seed": SEED,
+    "strategy": TEXT,
+    "teacher_steps": COUNT,
+    "calls": COUNT,
+    "versions": VERSIONS,
+}
+QUALITY_FIELDS = {
+    "calibration_loss": NUMBER,
+    "loss": NUMBER,
+    "psnr": NUMBER,
+    "psnr_p5": NUMBER,
+    "psnr_worst": NUMBER,
+    "ssim": NUMBER,
+    "samples": COUNT,
+}
+ALLOWED = {  # every field of every file, by its path
+    **{("policy", name): set() for name in ("kind", "version", "mask", "reuse")},
+    **{("policy", name): {"null"} for name in ("sigmas", "weights")},
+    **{("policy", name): {"null", "object"} for name in ("origin", "quality")},
+    **{("policy", "origin", name): allowed for name, (allowed, _) in ORIGIN_FIELDS.items()},
+    **{("policy", "quality", name): allowed for name, (allowed, _) in QUALITY_FIELDS.items()},
+    **{("ladder", name): set() for name in ("kind", "version", "rungs")},
+    **{("ladder", "rungs", 1, name): set() for name in ("kind", "version", "mask", "reuse")},
+}
+
+origins = st.builds(Origin, **{name: values for name, (_, values) in ORIGIN_FIELDS.items()})
+qualities = st.builds(Quality, **{name: values for name, (_, values) in QUALITY_FIELDS.items()})
+
+
+@st.composite
+def policies(draw, steps=None, budget=None):
+    steps = steps or draw(st.integers(1, 12))
+    budget = budget or draw(st.integers(1, steps))
+    later = draw(st.permutations(range(1, steps)))[: budget - 1]
+    reuse = draw(st.sampled_from(["output", "residual"]))
+    levels = st.lists(st.floats(0, 100), min_size=steps + 1, max_size=steps + 1, unique=True)
+    rows = st.tuples(*(st.lists(numbers, min_size=1, max_size=min(row + 1, 3)) for row in range(budget)))
+    return Policy(
+        mask=Mask.of(steps, [0, *later]),
+        reuse=reuse,
+        sigmas=draw(st.none() | levels.map(lambda values: sorted(values, reverse=True))),
+        weights=draw(st.none() | rows) if reuse == "output" else None,
+        origin=draw(st.none() | origins),
+        quality=draw(st.none() | qualities),
+    )
+
+
+@st.composite
+def ladders(draw):
+    steps = draw(st.integers(1, 8))
+    budgets = draw(st.lists(st.integers(1, steps), min_size=1, unique=True))
+    return Ladder.of([draw(policies(steps, budget)) for budget in budgets])
+
+
+# Files and values are the same thing.
+
+
+def test_golden_policy():
+    policy = load(POLICY_FILE)
+    assert isinstance(policy, Policy)
+    assert (policy.kind, policy.version) == ("policy", 1)
+    assert policy.mask == Mask.of(10, [0, 1, 3, 6, 8])
+    assert (policy.budget, policy.steps, policy.reuse) == (5, 10, "output")
+    assert policy.sigmas == (1.0, 0.9659, 0.9265, 0.8804, 0.8258, 0.7601, 0.6796, 0.5785, 0.4478, 0.2725, 0.0)
+    assert policy.weights == ((1.0,), (1.125, -0.125), (1.5, -0.625, 0.125), (1.3125, -0.3125), (0.96875,))
+    assert dict(policy.origin) == {
+        "model": "black-forest-labs/FLUX.1-dev",
+        "pipeline": "FluxPipeline",
+        "denoiser": "FluxTransformer2DModel",
+        "weights": "9f86d081884c7d65",
+        "adapters": ("watercolour", "détail"),
+        "scheduler": "FlowMatchEulerDiscreteScheduler",
+        "scheduler_settings": {
+            "shift": 3.0,
+            "use_dynamic_shifting": True,
+            "max_image_seq_len": 4096,
+            "time_shift_type": "exponential",
+            "shift_terminal": None,
+        },
+        "height": 1024,
+        "width": 768,
+        "frames": 1,
+        "guidance": 3.5,
+        "prompts": 8,
+        "prompts_hash": "2c26b46b68ffc68f",
+        "seed": -7,
+        "strategy": "ladder",
+        "teacher_steps": 224,
+        "calls": 1664,
+        "versions": {"budcache": "0.1.0", "diffusers": "0.36.0", "torch": "2.13.0+cpu"},
+    }
+    assert dict(policy.quality) == {
+        "calibration_loss": 0.00021,
+        "loss": 0.00034,
+        "psnr": 39.9,
+        "psnr_p5": 35.25,
+        "psnr_worst": 33.5,
+        "ssim": 0.9875,
+        "samples": 32,
+    }
+
+
+def test_golden_ladder():
+    ladder = load(LADDER_FILE)
+    assert isinstance(ladder, Ladder)
+    assert (ladder.kind, ladder.version, ladder.steps, ladder.budgets) == ("ladder", 1, 8, (2, 4, 6))
+    blended, residual, aligned = ladder
+    assert blended == Policy(
+        mask="10001000", weights=[[1.0], [1.25, -0.25]], quality=Quality(loss=0.0125, psnr=24.5), origin=None
+    )
+    assert residual == Policy(
+        mask="11001010",
+        reuse="residual",
+        origin=Origin(model="tiny-flux", seed=0, strategy="anneal", versions={"torch": "2.13.0"}),
+    )
+    assert aligned == Policy(
+        mask="11101101",
+        sigmas=(1.0, 0.9375, 0.8125, 0.75, 0.5, 0.375, 0.25, 0.125, 0.03125),
+        origin=Origin(),
+        quality=Quality(samples=16, ssim=1.0),
+    )
+
+
+@pytest.mark.parametrize("file", [POLICY_FILE, LADDER_FILE], ids=lambda file: file.stem)
+def test_golden_files_survive_saving(file, tmp_path):
+    found = load(file)
+    assert load(found.save(tmp_path / "again.json")) == found
+
+
+def test_the_golden_policy_has_every_field():
+    assert set(POLICY) == set(Policy.model_fields)
+    assert set(POLICY["origin"]) == set(Origin.model_fields) == set(ORIGIN_FIELDS)
+    assert set(POLICY["quality"]) == set(Quality.model_fields) == set(QUALITY_FIELDS)
+    assert set(LADDER) == set(Ladder.model_fields)
+
+
+@given(policies() | ladders())
+def test_any_value_survives_saving(scratch, value):
+    file = value.save(scratch / "value.json")
+    assert load(file) == value
+    written = file.read_bytes()
+    load(file).save(file)
+    assert file.read_bytes() == written
+
+
+@given(policies())
+def test_a_policy_file_is_a_ladder_of_one_rung(scratch, policy):
+    file = policy.save(scratch / "policy.json")
+    assert Policy.load(file) == policy
+    assert Ladder.load(file) == Ladder(rungs=(policy,))
+
+
+@given(st.lists(st.integers(-5, 5) | letters, max_size=4).map(str) | st.just("[ 1,   2 ]\n[\n  3\n]"))
+def test_text_that_looks_like_rows_of_numbers_is_left_alone(scratch, text):
+    policy = Policy(mask="1", origin=Origin(model=text, adapters=[text]))
+    assert load(policy.save(scratch / "rows.json")) == policy
+
+
+def test_a_ladder_file_is_not_one_policy():
+    text = naming(LADDER_FILE, refusal(Policy.load, LADDER_FILE))
+    assert "2, 4, 6" in text
+    assert "budget=" in text
+
+
+def test_files_are_for_people_too(tmp_path):
+    text = load(POLICY_FILE).save(tmp_path / "a.json").read_text(encoding="utf-8")
+    assert '"sigmas": [1.0, 0.9659, 0.9265, ' in text
+    assert "    [1.125, -0.125]," in text
+    assert "null" not in Policy(mask="10").save(tmp_path / "b.json").read_text(encoding="utf-8")
+
+
+# Ladders.
+
+
+def test_a_ladder_is_indexed_by_budget():
+    ladder = load(LADDER_FILE)
+    assert [ladder[budget] for budget in (2, 4, 6)] == list(ladder) == list(ladder.rungs)
+    assert len(ladder) == 3
+    assert [budget for budget in range(10) if budget in ladder] == [2, 4, 6]
+    assert "4" not in ladder
+    assert None not in ladder
+
+
+@given(ladders(), st.integers(-2, 10))
+def test_at_most_takes_the_dearest_affordable_rung(ladder, budget):
+    assume(budget >= ladder.budgets[0])
+    assert ladder.at_most(budget).budget == max(b for b in ladder.budgets if b <= budget)
+
+
+@given(ladders(), st.randoms())
+def test_a_ladder_sorts_its_policies(ladder, random):
+    rungs = list(ladder)
+    random.shuffle(rungs)
+    assert Ladder.of(rungs) == Ladder.of(iter(rungs)) == ladder
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda ladder: ladder[5], ["5 calls", "2, 4, 6", "at_most(5)", "one of 4"]),
+        (lambda ladder: ladder[100], ["100 calls", "2, 4, 6", "at_most(100)", "one of 6"]),
+        (lambda ladder: ladder[1], ["1 calls", "2, 4, 6", "Choose one of them"]),
+        (lambda ladder: ladder.at_most(1), ["at most 1 calls", "smallest costs 2"]),
+        (lambda ladder: ladder.at_most(-1), ["at most -1 calls", "smallest costs 2"]),
+    ],
+)
+def test_a_missing_rung_is_refused_with_what_there_is(ask, says):
+    text = refusal(ask, load(LADDER_FILE))
+    assert [part for part in says if part not in text] == []
+
+
+def test_a_tall_ladder_is_refused_briefly(tmp_path):
+    ladder = Ladder.of([Policy(mask=Mask.uniform(1000, budget)) for budget in range(1, 1001)])
+    assert "1, 2, 3" in refusal(lambda: ladder[1001])
+    assert "998, 999, 1000" in refusal(Policy.load, ladder.save(tmp_path / "tall.json"))
+
+
+# Values are sound from the start and stay so.
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Policy(), "'mask'"),
+        (lambda: Policy(mask=None), "mask"),
+        (lambda: Policy(mask=1011), "mask"),
+        (lambda: Policy(mask=b"1011"), "mask"),
+        (lambda: Policy(mask="011"), "'011'"),
+        (lambda: Policy(mask="1x1"), "'x'"),
+        (lambda: Policy(mask="1" * 1001), "1001"),
+        (lambda: Policy(mask="11", reuse="both"), "'both'"),
+        (lambda: Policy(mask="11", kind="ladder"), "'ladder'"),
+        (lambda: Policy(mask="11", steps=2), "'steps'"),
+        (lambda: Policy(mask="11", version=2), "version 2"),
+        (lambda: Policy(mask="11", version=10**5000), "version"),
+        (lambda: Policy(mask="11", sigmas=[10**5000, 1, 0]), "sigmas[0]"),
+        (lambda: Policy(mask="11", sigmas=[1, float("nan"), 0]), "sigmas[1] is nan"),
+        (lambda: Policy(mask="11", sigmas=[float("inf"), 1, 0]), "sigmas[0] is inf"),
+        (lambda: Policy(mask="11", sigmas=["1", 0.5, 0]), "sigmas[0] is '1'"),
+        (lambda: Policy(mask="11", sigmas=[True, 0.5, 0]), "sigmas[0] is True"),
+        (lambda: Policy(mask="11", sigmas=0.5), "sigmas is 0.5"),
+        (lambda: Policy(mask="11", origin="FLUX"), "origin is 'FLUX'"),
+        (lambda: Policy(mask="11", origin={"seed": 2**64}), "origin.seed"),
+        (lambda: Policy(mask="11", origin=Quality()), "origin"),
+        (lambda: Origin(height=-1), "height is -1"),
+        (lambda: Origin(model="x" * 5000), "model"),
+        (lambda: Origin(colour="red"), "'colour'"),
+        (lambda: Origin(scheduler_settings={"betas": object()}), "scheduler_settings"),
+        (lambda: Origin(scheduler_settings={"betas": {1: 2}}), "scheduler_settings"),
+        (lambda: Origin(scheduler_settings={"shift": float("inf")}), "inf"),
+        (lambda: Origin(versions={"torch": 2}), "versions.torch is 2"),
+        (lambda: Origin(versions={"to\nrch": 2}), r"versions.'to\nrch' is 2"),
+        (lambda: Quality(psnr="40 dB"), "psnr is '40 dB'"),
+        (lambda: Quality(samples=1.5), "samples is 1.5"),
+        (lambda: Ladder(), "'rungs'"),
+        (lambda: Ladder(rungs=()), "rungs"),
+        (lambda: Ladder.of([]), "rungs"),
+        (lambda: Ladder(rungs=[None]), "rungs[0] is None"),
+        (lambda: Ladder(rungs=[Policy(mask="11"), Policy(mask="10")]), "2 is followed by 1"),
+        (lambda: Ladder.of([Policy(mask="11"), Policy(mask="11")]), "2 is followed by 2"),
+        (lambda: Ladder.of([Policy(mask="100"), Policy(mask="11")]), "3 and 2"),
+        (lambda: Ladder(rungs=[{"mask": "11", "sigmas": [1, 0.5, 0.75]}]), "rungs[0]: sigmas must fall"),
+        (lambda: Ladder(rungs=[{"mask": "11"}, {"mask": "01"}]), "rungs[1]: mask '01'"),
+    ],
+)
+def test_a_wrong_value_cannot_be_made(make, says):
+    assert says in refusal(make)
+
+
+def test_arrays_are_refused_on_one_line():
+    np = pytest.importorskip("numpy")
+    assert "sigmas" in refusal(Policy, mask="11", sigmas=np.ones((3, 2, 2)))
+
+
+@pytest.mark.parametrize("value", [load(POLICY_FILE), load(LADDER_FILE), Origin(), Quality()], ids=type)
+def test_values_are_frozen(value):
+    before = value.model_dump()
+    for name in type(value).model_fields:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(value, name, None)
+        with pytest.raises(ValidationError, match="frozen"):
+            delattr(value, name)
+    assert value.model_dump() == before
+
+
+def test_values_do_not_share_their_defaults():
+    Origin().versions["torch"] = "2"
+    assert Origin().versions == {}
+
+
+# Files of wrong content.
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("path", ALLOWED, ids=lambda path: ".".join(map(str, path)))
+def test_every_field_takes_only_its_type(read, path, sample):
+    kind, *inside = path
+    data = with_value(KIND[kind], inside, SAMPLES[sample])
+    if sample in ALLOWED[path]:
+        found = read(data)
+        for key in inside[:-1]:
+            found = getattr(found, key)
+        assert getattr(found, inside[-1]) is not True
+    else:
+        field = inside[-1]
+        assert field in read.refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("policy", ()),
+        ("policy", ("origin",)),
+        ("policy", ("quality",)),
+        ("ladder", ()),
+        ("ladder", ("rungs", 0)),
+        ("ladder", ("rungs", 1, "origin")),
+        ("ladder", ("rungs", 2, "quality")),
+    ],
+)
+@pytest.mark.parametrize(("name", "value"), [("steps", 1_000_000_000), ("Mask", "1"), ("", None), ("x" * 9999, [])])
+def test_unknown_fields_are_refused_at_every_level(read, kind, path, name, value):
+    text = read.refusal(with_value(KIND[kind], (*path, name), value))
+    assert "unknown field" in text
+    assert name[:20] in text
+
+
+@pytest.mark.parametrize("path", [("policy",), ("ladder",), ("ladder", "rungs", 1)], ids=".".join and str)
+@pytest.mark.parametrize("version", [2, 10**9, 10**4000])
+def test_a_newer_version_asks_for_an_upgrade(read, path, version):
+    kind, *inside = path
+    text = read.refusal(with_value(KIND[kind], (*inside, "version"), version))
+    assert f"version {str(version)[:30]}" in text
+    assert "pgrade budcache" in text
+
+
+def test_a_newer_version_may_look_quite_different(read):
+    assert "pgrade budcache" in read.refusal({"version": 2, "kind": "tree", "masks": {}})
+
+
+@pytest.mark.parametrize("path", [("policy",), ("ladder",), ("ladder", "rungs", 1)], ids=str)
+@pytest.mark.parametrize("version", ["1", 1.0, True, 0, -1, -(10**4000), [1], {}])
+def test_a_version_is_a_whole_number_from_one(read, path, version):
+    kind, *inside = path
+    text = read.refusal(with_value(KIND[kind], (*inside, "version"), version))
+    assert "version" in text
+    assert str(version)[:30] in text
+
+
+@pytest.mark.parametrize("field", ["kind", "version"])
+def test_what_a_file_is_must_be_said(read, field):
+    assert field in read.refusal({key: value for key, value in POLICY.items() if key != field})
+
+
+LEVELS, ROWS = POLICY["sigmas"], POLICY["weights"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sigmas": LEVELS[:-1]}, "11 sigmas, got 10"),
+        ({"sigmas": [2.0, *LEVELS]}, "11 sigmas, got 12"),
+        ({"sigmas": []}, "11 sigmas, got 0"),
+        ({"sigmas": [0.5] * 100_000}, "sigmas"),
+        ({"sigmas": [[]] * 100_000}, "sigmas[0]"),
+        ({"sigmas": [LEVELS[0], *LEVELS[:-1]]}, "sigmas[0] = 1.0 is followed by 1.0"),
+        ({"sigmas": LEVELS[::-1]}, "sigmas[0] = 0.0 is followed by 0.2725"),
+        ({"sigmas": [*LEVELS[:5], 0.8258000000000001, *LEVELS[6:]]}, "0.8258000000000001"),
+        ({"sigmas": [*LEVELS[:-1], -0.25]}, "-0.25, below zero"),
+        ({"sigmas": [*LEVELS[:-1], None]}, "sigmas[10] is None"),
+        ({"sigmas": [10**400, *LEVELS[1:]]}, "sigmas[0]"),
+        ({"weights": ROWS[:-1]}, "5 rows of weights, one a step, got 4"),
+        ({"weights": [*ROWS, [1.0]]}, "5 rows of weights, one a step, got 6"),
+        ({"weights": []}, "5 rows of weights, one a step, got 0"),
+        ({"weights": [[1.0, 0.0], *ROWS[1:]]}, "weights[0] has 2 values"),
+        ({"weights": [*ROWS[:2], [], *ROWS[3:]]}, "weights[2] has 0 values"),
+        ({"weights": [*ROWS[:2], [1.0] * 4, *ROWS[3:]]}, "weights[2] has 4 values"),
+        ({"weights": [1.0] * 5}, "weights[0]"),
+        ({"weights": [[["1.0"]], *ROWS[1:]]}, "weights[0][0]"),
+        ({"weights": [[[]] * 100_000] * 5}, "weights[0]"),
+        ({"reuse": "residual"}, "weights"),
+        ({"reuse": "Output"}, "'Output'"),
+        ({"mask": ""}, "got none"),
+        ({"mask": "1" * 1001}, "1001 steps"),
+        ({"mask": "1" * 1_000_000}, "1000000 steps"),
+        ({"mask": "1101001010 "}, "' '"),
+        ({"origin": {"adapters": [1] * 100_000}}, "origin.adapters[0]"),
+        ({"origin": {"height": 10**16}}, "origin.height"),
+        ({"origin": {"versions": {"x" * 5000: 1}}}, "origin.versions.xxx"),
+        ({"origin": {"versions": {"a\nb": 1}}}, r"origin.versions.'a\nb'"),
+        ({"origin": {"model": "\ud800"}}, r"'\ud800'"),
+        ({"\ud800": 1}, r"\ud800"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_fields_must_be_right_and_fit_together(read, change, says):
+    assert says in read.refusal({**POLICY, **change})
+
+
+def test_a_blend_looks_back_on_sixteen_outputs_at_most(read):
+    rows = [[1.0]] * 19
+    long = {"kind": "policy", "version": 1, "mask": "1" * 20}
+    assert read({**long, "weights": [*rows, [1.0] * 16]}).weights[-1] == (1.0,) * 16
+    assert "weights[19] has 17 values" in read.refusal({**long, "weights": [*rows, [1.0] * 17]})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        [],
+        [LADDER["rungs"][1], LADDER["rungs"][0]],
+        [LADDER["rungs"][0], LADDER["rungs"][0]],
+        [LADDER["rungs"][0], POLICY],
+        [LADDER],
+        [{}] * 100_000,
+        [None],
+    ],
+    ids=["none", "falling", "twins", "other steps", "ladder in a ladder", "many", "null"],
+)
+def test_rungs_must_fit_together(read, change):
+    read.refusal({**LADDER, "rungs": change})
+
+
+# Files that are not even that.
+
+BARE = '{"kind": "policy", "version": 1, "mask": "10"%s}'
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        pytest.param(content, says, id=name)
+        for name, content, says in [
+            ("empty", b"", "line 1"),
+            ("blank", b" \n\n ", "line 3"),
+            ("list", b"[]", "got list"),
+            ("number", b"1", "got int"),
+            ("null", b"null", "got NoneType"),
+            ("text", b'"policy"', "got str"),
+            ("object", b"{}", "version"),
+            ("pickle", b"\x80\x04\x95\x10\x00\x00\x00", "not text"),
+            ("latin-1", '{"kind": "é"}'.encode("latin-1"), "not text"),
+            ("utf-16", json.dumps(POLICY).encode("utf-16"), "not text"),
+            ("NaN", BARE % ', "sigmas": [1, NaN, 0]', "NaN"),
+            ("Infinity", BARE % ', "sigmas": [Infinity, 1, 0]', "Infinity"),
+            ("-Infinity", BARE % ', "quality": {"loss": -Infinity}', "-Infinity"),
+            ("1e999", BARE % ', "sigmas": [1e999, 1, 0]', "inf"),
+            ("1e999 in settings", BARE % ', "origin": {"scheduler_settings": {"shift": [1e999]}}', "inf"),
+            ("1e999 version", b'{"version": 1e999, "kind": "policy"}', "version"),
+            ("10,000 digits", BARE % f', "origin": {{"seed": {"9" * 10_000}}}', "too large"),
+            ("4,000 digits", BARE % f', "origin": {{"seed": {"9" * 4_000}}}', "origin.seed"),
+            ("twins", BARE % ', "mask": "11"', "'mask' twice"),
+            ("twins inside", BARE % ', "origin": {"seed": 1, "seed": 1}', "'seed' twice"),
+            ("two values", (BARE % "") * 2, "Extra data"),
+            ("single quotes", str(POLICY), "line 1, column 2"),
+            ("comma at the end", BARE % ",", "line 1"),
+            ("100,000 brackets", "[" * 100_000, "too deep"),
+            ("100,000 closed brackets", "[" * 100_000 + "]" * 100_000, "too deep"),
+            ("100,000 objects", '{"a":' * 100_000, "too deep"),
+            ("9 MB", b" " * 9_000_000, "8000000 bytes"),
+        ]
+    ],
+)
+def test_other_files_are_refused(read, content, says):
+    assert says in read.refusal(content)
+
+
+@pytest.mark.parametrize("depth", [9, 100, 300, 900])
+@pytest.mark.parametrize(
+    "field", ["mask", "sigmas", "weights", "version", "kind", "more", "origin", "scheduler_settings"]
+)
+def test_deep_values_are_refused_wherever_they_stand(read, field, depth):
+    deep = "[" * depth + "]" * depth
+    if field == "scheduler_settings":
+        field, deep = "origin", f'{{"scheduler_settings": {{"deep": {deep}}}}}'
+    fields = {name: json.dumps(value) for name, value in POLICY.items()} | {field: deep}
+    read.refusal("{%s}" % ", ".join(f'"{name}": {value}' for name, value in fields.items()))
+
+
+@pytest.mark.parametrize("file", [POLICY_FILE, LADDER_FILE], ids=lambda file: file.stem)
+def test_a_file_cut_anywhere_is_refused(read, file):
+    content = file.read_bytes().rstrip()
+    assert read(content) == load(file)
+    for end in range(len(content)):
+        read.refusal(content[:end])
+
+
+def test_a_byte_order_mark_is_no_matter(read):
+    assert read(b"\xef\xbb\xbf" + POLICY_FILE.read_bytes()) == load(POLICY_FILE)
+
+
+def test_places_without_a_file(tmp_path):
+    assert "folder" in naming(tmp_path, refusal(load, tmp_path))
+    missing = tmp_path / "no" / "such.json"
+    assert "there is no file" in naming(missing, refusal(load, missing))
+    under_a_file = POLICY_FILE / "such.json"
+    assert "cannot be read" in naming(under_a_file, refusal(load, under_a_file))
+    assert "cannot be read" in refusal(load, tmp_path / ("long" * 70))
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
+def test_an_endless_file_is_not_read_to_the_end():
+    assert "bytes" in naming("/dev/zero", refusal(load, "/dev/zero"))
+
+
+@pytest.mark.parametrize("data", [None, 3, "1011", [], [POLICY]], ids=repr)
+def test_parse_takes_an_object(data):
+    assert type(data).__name__ in refusal(parse, data)
+
+
+# Whatever is in a file, it is read well or refused well.
+
+mess = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(data, path=()):
+    yield path
+    if isinstance(data, dict | list):
+        for key, inner in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from places(inner, (*path, key))
+
+
+@st.composite
+def mutants(draw):
+    """A golden file's JSON with a few subtrees replaced, moved, added or taken away."""
+    data = copy.deepcopy(draw(st.sampled_from([POLICY, LADDER])))
+    for _ in range(draw(st.integers(1, 3))):
+        everywhere = list(places(data))
+        path = draw(st.sampled_from(everywhere))
+        new = draw(mess | st.sampled_from(everywhere).map(lambda other: copy.deepcopy(at(data, other))))  # noqa: B023
+        inside = at(data, path)
+        match draw(st.sampled_from(["replace", "add", "delete"])):
+            case "add" if isinstance(inside, dict):
+                inside[draw(st.text(max_size=3) | st.sampled_from(sorted(ORIGIN_FIELDS)))] = new
+            case "add" if isinstance(inside, list):
+                inside.insert(draw(st.integers(0, len(inside))), new)
+            case "delete" if path:
+                del at(data, path[:-1])[path[-1]]
+            case _:
+                data = with_value(data, path, new)
+    return json.dumps(data).encode()
+
+
+@st.composite
+def damaged(draw):
+    """A golden file's bytes with a few of them changed, lost or doubled."""
+    content = bytearray(draw(st.sampled_from([POLICY_FILE, LADDER_FILE])).read_bytes())
+    for _ in range(draw(st.integers(1, 3))):
+        begin = draw(st.integers(0, len(content)))
+        end = min(len(content), begin + draw(st.integers(0, 4)))
+        content[begin:end] = draw(st.binary(max_size=4) | st.sampled_from([b'"', b"{", b"]", b",", b"9", b"-", b"e9"]))
+    return bytes(content)
+
+
+@given(mutants() | damaged() | mess.map(lambda data: json.dumps(data).encode()) | st.binary(max_size=40))
+def test_whatever_is_in_a_file(scratch, content):
+    file = scratch / "fuzz.json"
+    file.write_bytes(content)
+    try:
+        found = load(file)
+    except PolicyError as error:
+        naming(file, sentence(error))
+    else:
+        assert isinstance(found, Policy | Ladder)
+        assert load(found.save(scratch / "again.json")) == found
+
+
+# Saving is all or nothing.
+
+
+def test_saving_makes_folders_and_replaces_files(tmp_path):
+    file = tmp_path / "a" / "b" / "c.json"
+    first, second = Policy(mask="10"), Policy(mask="11")
+    assert first.save(file) == file
+    assert second.save(str(file)) == file
+    assert load(file) == second
+    assert os.listdir(file.parent) == ["c.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are of POSIX")
+def test_a_saved_file_may_be_shared(tmp_path):
+    assert Policy(mask="1").save(tmp_path / "a.json").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("reason", [OSError(28, "No space left on device"), PermissionError(1, "Not permitted")])
+def test_a_failed_save_leaves_what_was_there(tmp_path, monkeypatch, reason):
+    file = Policy(mask="10").save(tmp_path / "a.json")
+    monkeypatch.setattr(os, "replace", failing(reason))
+    text = naming(file, refusal(Policy(mask="11").save, file))
+    assert reason.strerror in text
+    assert load(file) == Policy(mask="10")
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_an_interrupted_save_leaves_what_was_there(tmp_path, monkeypatch):
+    file = Policy(mask="10").save(tmp_path / "a.json")
+    monkeypatch.setattr(os, "replace", failing(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        Policy(mask="11").save(file)
+    assert load(file) == Policy(mask="10")
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def failing(reason):
+    def fail(*_, **__):
+        raise reason
+
+    return fail
+
+
+@pytest.mark.parametrize("where", ["folder", "folder/file/a.json", "folder/" + "long" * 70, "a\0.json"])
+def test_places_that_cannot_be_written(tmp_path, where):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_text("kept")
+    with pytest.raises(PolicyError, match="cannot be written"):
+        Policy(mask="1").save(tmp_path / where)
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["folder", "file"]
+    assert (folder / "file").read_text() == "kept"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_read_only_folder_is_refused(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o500)
+    refusal(Policy(mask="1").save, folder / "a.json")
+    assert os.listdir(folder) == []
