@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -418,12 +418,11 @@ def test_every_field_takes_only_its_type(read, path, sample):
     data = with_value(KIND[kind], inside, SAMPLES[sample])
     if sample in ALLOWED[path]:
         found = read(data)
-        for key in inside[:-1]:
-            found = getattr(found, key)
-        assert getattr(found, inside[-1]) is not True
+        for field in inside:
+            found = getattr(found, field)
+        assert found in {"list": [()], "object": [{}, Origin(), Quality()]}.get(sample, [SAMPLES[sample]])
     else:
-        field = inside[-1]
-        assert field in read.refusal(data)
+        assert inside[-1] in read.refusal(data)
 
 
 @pytest.mark.parametrize(
@@ -445,7 +444,7 @@ def test_unknown_fields_are_refused_at_every_level(read, kind, path, name, value
     assert name[:20] in text
 
 
-@pytest.mark.parametrize("path", [("policy",), ("ladder",), ("ladder", "rungs", 1)], ids=".".join and str)
+@pytest.mark.parametrize("path", [("policy",), ("ladder",), ("ladder", "rungs", 1)], ids=str)
 @pytest.mark.parametrize("version", [2, 10**9, 10**4000])
 def test_a_newer_version_asks_for_an_upgrade(read, path, version):
     kind, *inside = path
@@ -632,7 +631,9 @@ def test_parse_takes_an_object(data):
 
 mess = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -676,8 +677,19 @@ def damaged(draw):
     return bytes(content)
 
 
-@given(mutants() | damaged() | mess.map(lambda data: json.dumps(data).encode()) | st.binary(max_size=40))
-def test_whatever_is_in_a_file(scratch, content):
+@settings(max_examples=500)
+@given(mutants() | mess.map(lambda data: json.dumps(data).encode()))
+def test_wrong_fields_are_read_well_or_refused_well(scratch, content):
+    read_well_or_refused_well(scratch, content)
+
+
+@settings(max_examples=500)
+@given(damaged() | st.binary(max_size=40))
+def test_wrong_bytes_are_read_well_or_refused_well(scratch, content):
+    read_well_or_refused_well(scratch, content)
+
+
+def read_well_or_refused_well(scratch, content):
     file = scratch / "fuzz.json"
     file.write_bytes(content)
     try:

@@ -1,0 +1,44 @@
+# `make demo` and `make test` do everything on a fresh machine: a virtual environment, the pinned install, the job.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-slow lint types bench clean help
+
+help:  ## show what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+demo: $(VENV)/.run  ## draw the same pictures at full cost and at a fraction of it, offline, and report
+	$(BIN)/budcache demo
+
+test: $(VENV)/.dev  ## the test suite, without the slow tests
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-slow: $(VENV)/.dev  ## the slow tests
+	$(BIN)/pytest -n auto -m slow
+
+lint: $(VENV)/.dev  ## formatting and style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev  ## static types
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev  ## all benchmarks, one JSON line each
+	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The constraints hold for the build environment too, hence the variable instead of `pip install -c`.
+$(VENV)/.run: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
+	  { echo "budcache needs Python 3.10 to 3.13, $(PYTHON) is another one: make PYTHON=python3.11 ..."; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing budcache into $(VENV) (once; torch is large) ..."
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
