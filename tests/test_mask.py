@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -92,9 +91,7 @@ def test_a_mask_cannot_be_changed():
 
 
 def test_the_longest_mask():
-    assert all(
-        len(mask) == MAX_STEPS for mask in (Mask.parse("1" * MAX_STEPS), Mask.full(MAX_STEPS), Mask((1,) * MAX_STEPS))
-    )
+    assert Mask.parse("1" * MAX_STEPS) == Mask((1,) * MAX_STEPS) == Mask.full(MAX_STEPS)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +106,7 @@ def test_the_longest_mask():
         (lambda: Mask.parse("1021"), "'2'"),
         (lambda: Mask.parse("10 1"), "' '"),
         (lambda: Mask.parse("10\n"), r"'\n'"),
-        (lambda: Mask.parse("1०1"), "'०'"),  # a digit, but not one of ours
+        (lambda: Mask.parse("1\u0661"), "'\u0661'"),  # an Arabic digit one, but not ours
         (lambda: Mask.parse("x" * 900), "'x'"),
         (lambda: Mask.parse("0" * 900), "'000"),
         (lambda: Mask("100"), "'100'"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BudcacheError", "BudcacheWarning", "PipelineError", "PolicyError"]
+__all__ = ["BudcacheError", "BudcacheWarning", "PipelineError", "PolicyError", "SearchError"]
 
 
 class BudcacheError(Exception):
@@ -15,6 +15,10 @@ class PolicyError(BudcacheError):
 
 class PipelineError(BudcacheError):
     """A pipeline, scheduler or model that the request does not fit."""
+
+
+class SearchError(BudcacheError):
+    """A search that cannot be started, or cannot go on."""
 
 
 class BudcacheWarning(UserWarning):

@@ -22,7 +22,9 @@ def with_end(levels: Tensor, end: float = 0.0) -> Tensor:
 
 def static_shift(sigmas: Tensor, shift: float) -> Tensor:
     """Move levels towards noise by a fixed factor (SD3, Wan, HunyuanVideo); 0 and 1 stay."""
-    return shift * sigmas / (1 + (shift - 1) * sigmas)
+    # Written so that 0 and 1 stay to the last bit: a level above 1 has no logarithm of its signal.
+    noise = shift * sigmas
+    return noise / (noise + (1 - sigmas))
 
 
 def dynamic_shift(sigmas: Tensor, mu: float) -> Tensor:

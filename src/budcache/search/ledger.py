@@ -1,0 +1,109 @@
+"""The ledger: every score, written down the moment it is known, so that a killed search goes on where it was.
+
+A strategy draws all its chance from a seed. Run again, it asks for the same masks in the same order and is answered
+from the ledger, without the model, until it comes to where it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from budcache.errors import SearchError
+from budcache.files import quote
+from budcache.mask import Mask
+from budcache.score import Score
+
+__all__ = ["Ledger"]
+
+VERSION = 1
+
+
+class Ledger:
+    """An append-only file of scored masks; its first line says of what search.
+
+    Args:
+        path: the file; made if it is not there.
+        search: what determines the scores: model, prompts, steps, seeds. A ledger of another search is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], search: Mapping[str, Any]) -> None:
+        self.path, self.known = Path(path), dict[Mask, Score]()
+        header = {"ledger": VERSION, "search": dict(search)}
+        try:
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise SearchError(f"the ledger {path} cannot be read: {error}. Choose another --ledger.") from None
+        # The last line may have been cut off by a kill; a line is whole only with its end.
+        lines = text.split("\n")
+        whole = lines[:-1]
+        if whole:
+            self._check(whole[0], header)
+            for line in whole[1:]:
+                self._read(line)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not whole:
+                self.path.write_text(json.dumps(header) + "\n", encoding="utf-8")
+            elif lines[-1]:
+                self.path.write_text("\n".join(whole) + "\n", encoding="utf-8")
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise self._full(error) from None
+
+    def remembering(self, score: Callable[[Mask], Score]) -> Callable[[Mask], Score]:
+        """A scoring function that asks the ledger first, and tells it what it did not know."""
+
+        def remembered(mask: Mask) -> Score:
+            if mask not in self.known:
+                self._write(mask, score(mask))
+            return self.known[mask]
+
+        return remembered
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def _write(self, mask: Mask, score: Score) -> None:
+        self.known[mask] = score
+        try:
+            self._file.write(json.dumps({"mask": str(mask), "loss": score.loss, "arrivals": score.arrivals}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._full(error) from None
+
+    def _check(self, line: str, header: dict[str, Any]) -> None:
+        try:
+            found = json.loads(line)
+            theirs = found["search"]
+            version = found["ledger"]
+        except (ValueError, TypeError, KeyError):
+            raise SearchError(f"{self.path} is not a ledger. Choose another --ledger, or remove the file.") from None
+        if version != VERSION:
+            raise SearchError(f"{self.path} is a ledger of version {version}, this is {VERSION}. Remove the file.")
+        ours = json.loads(json.dumps(header["search"]))
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                raise SearchError(
+                    f"the ledger {self.path} belongs to a search with {name} = {quote(theirs.get(name))}, this one has "
+                    f"{quote(ours.get(name))}. Choose another --ledger, or remove the file to start afresh."
+                )
+
+    def _read(self, line: str) -> None:
+        try:
+            entry = json.loads(line)
+            self.known[Mask.parse(entry["mask"])] = Score(float(entry["loss"]), tuple(entry["arrivals"]))
+        except (ValueError, TypeError, KeyError):
+            raise SearchError(
+                f"the ledger {self.path} has a line that is not a score: {quote(line)}. Remove the line or the file."
+            ) from None
+
+    def _full(self, error: OSError) -> SearchError:
+        return SearchError(
+            f"the ledger {self.path} cannot be written: {error.strerror or error}. What was scored so far is kept; make "
+            "room and run the same command again."
+        )
