@@ -11,12 +11,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError
+from budcache.api import search as search
+from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError, SearchError
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality
 
 if TYPE_CHECKING:
     from budcache.model import Model, OutputReuse
+    from budcache.models import load
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
 
 __version__ = "0.1.0"
@@ -36,10 +38,14 @@ __all__ = [
     "Policy",
     "PolicyError",
     "Quality",
+    "SearchError",
     "applied",
     "apply",
+    "load",
+    "search",
 ]
 
+# `search` is also the name of a package. Imported before, it cannot take the function's place here any more.
 # Values load at once; torch and diffusers only when something that needs them is first used.
 _LATE = {
     "BudcacheScheduler": "budcache.pipeline",
@@ -48,6 +54,7 @@ _LATE = {
     "OutputReuse": "budcache.model",
     "PipelineModel": "budcache.pipeline",
     "applied": "budcache.pipeline",
+    "load": "budcache.models",
     "apply": "budcache.pipeline",
     # diffusers looks a saved scheduler's base class up in the module that the scheduler's class names: this one.
     "SchedulerMixin": "budcache.pipeline.standin",

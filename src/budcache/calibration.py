@@ -133,7 +133,7 @@ class Calibration:
             states.append(state.x)
         if not torch.isfinite(states[-1]).all():
             raise SearchError(
-                "the full run itself ends in numbers that are not finite. Check the model, its number format and prompt."
+                "the full run itself ends in numbers that are not finite. Check the model and its number format."
             )
         return states
 

@@ -3,7 +3,7 @@
 from budcache.pipeline.origin import describe
 from budcache.pipeline.samples import merge
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
-from budcache.pipeline.seam import PipelineModel
+from budcache.pipeline.seam import PipelineModel, decode
 from budcache.pipeline.serving import Handle, applied, apply
 
-__all__ = ["BudcacheScheduler", "Handle", "PipelineModel", "Stats", "applied", "apply", "describe", "merge"]
+__all__ = ["BudcacheScheduler", "Handle", "PipelineModel", "Stats", "applied", "apply", "decode", "describe", "merge"]

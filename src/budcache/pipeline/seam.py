@@ -14,7 +14,7 @@ import inspect
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,13 @@ from torch import Tensor
 
 from budcache.errors import PipelineError
 from budcache.pipeline.residual import Memo, Trunk, attach, detach
+from budcache.pipeline.samples import merge
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, clone, install, levels, retime
 from budcache.policy import Reuse
 from budcache.solvers import Solver
 
-__all__ = ["PipelineModel"]
+__all__ = ["PipelineModel", "decode"]
 
 
 class _Abandoned(BaseException):
@@ -303,3 +304,14 @@ def _shut(line: _Line, pipe: Any, trunk: Trunk | None) -> None:
 def _autocast() -> dict[str, torch.dtype]:
     """The caller's autocast, which a thread does not inherit."""
     return {device: torch.get_autocast_dtype(device) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)}
+
+
+def decode(pipe: Any, x: Tensor, samples: Sequence[Mapping[str, Any]], *, steps: int) -> list[Any]:
+    """Final latents as the pipeline's own pictures: arrays of values from 0 to 1, one per sample.
+
+    The pipeline is opened at its loop and let go with `x` as its latents, which costs one evaluation of its model.
+    """
+    call = {**(merge(samples) if len(samples) > 1 else samples[0]), "output_type": "np"}
+    with PipelineModel(pipe, steps=steps, **call) as model:
+        output = model.finish(x)
+    return list(output[0])

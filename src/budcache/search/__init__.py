@@ -7,7 +7,7 @@ from budcache.search import anneal, authors
 from budcache.search.anneal import Anneal
 from budcache.search.authors import Authors
 from budcache.search.ladder import LadderSearch
-from budcache.search.ledger import Ledger
+from budcache.search.ledger import Ledger, read_history
 from budcache.search.simple import Exhaustive, RandomMasks, Uniform
 from budcache.search.space import Space
 from budcache.search.strategy import Ask, Evaluated, Found, Limits, Proposals, Strategy, drive
@@ -29,6 +29,7 @@ __all__ = [
     "Strategy",
     "Uniform",
     "drive",
+    "read_history",
     "strategy",
 ]
 

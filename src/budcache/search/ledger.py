@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from budcache.errors import SearchError
 from budcache.files import quote
 from budcache.mask import Mask
 from budcache.score import Score
+from budcache.search.strategy import Ask, Evaluated
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "read_history"]
 
 VERSION = 1
 
@@ -32,6 +34,7 @@ class Ledger:
 
     def __init__(self, path: str | os.PathLike[str], search: Mapping[str, Any]) -> None:
         self.path, self.known = Path(path), dict[Mask, Score]()
+        self.spent = 0  # sample-calls, by all the runs of this search before this one
         header = {"ledger": VERSION, "search": dict(search)}
         try:
             text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
@@ -54,13 +57,15 @@ class Ledger:
         except OSError as error:
             raise self._full(error) from None
 
-    def remembering(self, score: Callable[[Mask], Score]) -> Callable[[Mask], Score]:
+    def remembering(self, score: Callable[[Ask], Score], calls: Callable[[], int]) -> Callable[[Ask], Score]:
         """A scoring function that asks the ledger first, and tells it what it did not know."""
 
-        def remembered(mask: Mask) -> Score:
-            if mask not in self.known:
-                self._write(mask, score(mask))
-            return self.known[mask]
+        def remembered(ask: Ask) -> Score:
+            if ask.mask not in self.known:
+                found = score(ask)
+                self._write({"mask": str(ask.mask), "phase": ask.phase, "calls": self.spent + calls()} | asdict(found))
+                self.known[ask.mask] = found
+            return self.known[ask.mask]
 
         return remembered
 
@@ -68,10 +73,9 @@ class Ledger:
         """Let go of the file."""
         self._file.close()
 
-    def _write(self, mask: Mask, score: Score) -> None:
-        self.known[mask] = score
+    def _write(self, entry: dict[str, Any]) -> None:
         try:
-            self._file.write(json.dumps({"mask": str(mask), "loss": score.loss, "arrivals": score.arrivals}) + "\n")
+            self._file.write(json.dumps(entry) + "\n")
             self._file.flush()
         except OSError as error:
             raise self._full(error) from None
@@ -97,6 +101,7 @@ class Ledger:
         try:
             entry = json.loads(line)
             self.known[Mask.parse(entry["mask"])] = Score(float(entry["loss"]), tuple(entry["arrivals"]))
+            self.spent = max(self.spent, int(entry["calls"]))
         except (ValueError, TypeError, KeyError):
             raise SearchError(
                 f"the ledger {self.path} has a line that is not a score: {quote(line)}. Remove the line or the file."
@@ -104,6 +109,23 @@ class Ledger:
 
     def _full(self, error: OSError) -> SearchError:
         return SearchError(
-            f"the ledger {self.path} cannot be written: {error.strerror or error}. What was scored so far is kept; make "
-            "room and run the same command again."
+            f"the ledger {self.path} cannot be written: {error.strerror or error}. What was scored is kept; make room "
+            "and run the same command again."
         )
+
+
+def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:
+    """The masks that a ledger holds, in the order in which they were scored."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+        entries = [json.loads(line) for line in lines]
+        if "ledger" not in entries[0]:
+            raise ValueError
+        return [
+            Evaluated(Mask.parse(entry["mask"]), float(entry["loss"]), str(entry["phase"]), int(entry["calls"]), True)
+            for entry in entries[1:]
+        ]
+    except OSError as error:
+        raise SearchError(f"the ledger {path} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None

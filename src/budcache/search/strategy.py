@@ -84,7 +84,7 @@ class Found:
 
 def drive(
     strategy: Strategy,
-    score: Callable[[Mask], Score],
+    score: Callable[[Ask], Score],
     *,
     steps: int,
     budgets: Iterable[int],
@@ -110,7 +110,7 @@ def drive(
                 found.stopped = limits.reached(calls(), time.monotonic() - begin, len(found.scores))
                 if found.stopped is not None:
                     break
-                found.scores[ask.mask] = score(ask.mask)
+                found.scores[ask.mask] = score(ask)
             result = found.scores[ask.mask]
             found.history.append(Evaluated(ask.mask, result.loss, ask.phase, calls(), new))
             if watch is not None:

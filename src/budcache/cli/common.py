@@ -1,0 +1,92 @@
+"""What the commands have in common: the application, the consoles, loading and failing."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from budcache.errors import PipelineError
+
+app = typer.Typer(
+    help="Diffusion pipelines at a number of model calls that you fix in advance.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+ModelArgument = Annotated[str, typer.Argument(help="An embedded name (tiny-flux), a local folder, or a hub id.")]
+Height = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
+Width = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
+Frames = Annotated[int | None, typer.Option(min=1, help="Frames of a video.")]
+Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: the model's.")]
+Negative = Annotated[str | None, typer.Option("--negative", help="A negative prompt.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps; default: the best there is.")]
+Numbers = Annotated[Dtype | None, typer.Option("--dtype", help="Default: bfloat16 on a GPU, else float32.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text for people.")]
+
+
+def open_pipeline(model: str, device: str | None, dtype: Dtype | None) -> Any:
+    """Load a pipeline onto the best device there is."""
+    import torch
+
+    from budcache import models
+
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    numbers = dtype or ("float32" if device == "cpu" else "bfloat16")
+    _quiet()
+    pipe = models.load(model, dtype=getattr(torch, numbers))
+    try:
+        return pipe.to(device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise PipelineError(
+            f"{model} cannot run on {device!r}: {first_line(error)}. Choose another --device."
+        ) from None
+
+
+def _quiet() -> None:
+    """Silence what the libraries below say to their own developers."""
+    import diffusers
+    import transformers
+
+    diffusers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    diffusers.utils.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def settings_for(pipe: Any, **wanted: Any) -> dict[str, Any]:
+    """The given settings, refused where the pipeline has no such argument."""
+    known = inspect.signature(type(pipe).__call__).parameters
+    given = {name: value for name, value in wanted.items() if value is not None}
+    for name in given:
+        if name not in known:
+            raise PipelineError(f"{type(pipe).__name__} takes no {name}. Leave that option out.")
+    return given
+
+
+def check_writable(path: Path) -> None:
+    """Fail before the work, not after it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe = path.parent / f".{path.name}.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from None
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says first."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,125 @@
+"""`budcache generate`: draw, under a policy or in full."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from budcache.cli.common import (
+    Device,
+    Frames,
+    Guidance,
+    Height,
+    Json,
+    ModelArgument,
+    Negative,
+    Numbers,
+    Width,
+    app,
+    check_writable,
+    err,
+    first_line,
+    open_pipeline,
+    out,
+    settings_for,
+)
+from budcache.errors import PipelineError
+from budcache.policy import Policy
+
+
+@app.command()
+def generate(
+    model: ModelArgument,
+    prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
+    policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
+    budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
+    out_path: Annotated[Path, typer.Option("--out", "-o", help="A file, or a folder for several.")] = Path("out.png"),
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the full run; default: the model's.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first sample; the next ones count up.")] = 0,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Samples per prompt.")] = 1,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    fps: Annotated[int, typer.Option(min=1, help="Frames per second of a video.")] = 16,
+    guidance: Guidance = None,
+    negative: Negative = None,
+    device: Device = None,
+    dtype: Numbers = None,
+    as_json: Json = False,
+) -> None:
+    """Draw pictures or videos, under a policy or in full."""
+    from budcache import media
+
+    chosen = _choose(policy, budget)
+    if chosen is not None and steps not in (None, chosen.steps):
+        raise PipelineError(
+            f"the policy has {chosen.steps} steps, but --steps is {steps}. Leave --steps out, or search again."
+        )
+    pipe = open_pipeline(model, device, dtype)
+    settings = settings_for(
+        pipe,
+        num_inference_steps=chosen.steps if chosen is not None else steps,
+        height=height,
+        width=width,
+        num_frames=frames,
+        guidance_scale=guidance,
+        negative_prompt=negative,
+    )
+    jobs = [(text, seed + i) for text in prompt for i in range(count)]
+    paths = _paths(out_path, len(jobs))
+    for path in paths:  # before the work, not after it
+        check_writable(path)
+    written: list[dict[str, Any]] = []
+    for (text, number), path in zip(jobs, paths, strict=True):
+        if not as_json:
+            err.print(f"[dim]{text!r}, seed {number}[/dim]", markup=True)
+        pipe.set_progress_bar_config(disable=as_json or not err.is_terminal, leave=False)
+        begin = time.perf_counter()
+        output, calls = _draw(pipe, chosen, {**settings, "prompt": text}, number)
+        seconds = time.perf_counter() - begin
+        target = media.save(media.pictures(output)[0], path, fps)
+        written.append({"file": str(target), "prompt": text, "seed": number, "calls": calls, "seconds": seconds})
+        if not as_json:
+            cost = f"{calls} of {chosen.steps} calls" if chosen is not None else f"{calls} calls"
+            out.print(f"{target}  {cost}, {seconds:.2f} s")
+    if as_json:
+        print(json.dumps({"model": model, "samples": written}))
+
+
+def _choose(path: Path | None, budget: int | None) -> Policy | None:
+    if path is None:
+        if budget is not None:
+            raise PipelineError("--budget names a rung of a ladder, but there is no --policy. Give the ladder's file.")
+        return None
+    from budcache.pipeline.serving import choose
+
+    return choose(path, budget)
+
+
+def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:
+    """One sample, and the number of model calls that it took."""
+    import torch
+
+    from budcache.pipeline import applied
+
+    call |= {"generator": torch.Generator("cpu").manual_seed(seed)}
+    try:
+        if policy is None:
+            return pipe(**call), pipe.num_timesteps
+        with applied(pipe, policy) as handle:
+            output = pipe(**call)
+        return output, handle.stats().last_run_calls
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
+
+
+def _paths(target: Path, count: int) -> list[Path]:
+    if target.is_dir() or not target.suffix:
+        return [target / f"{i:03d}" for i in range(count)]
+    if count == 1:
+        return [target]
+    return [target.with_name(f"{target.stem}-{i:03d}{target.suffix}") for i in range(count)]

@@ -1,0 +1,182 @@
+"""`budcache search`: find the policies of one or several budgets."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from budcache.api import search_in_full
+from budcache.cli.common import (
+    Device,
+    Frames,
+    Guidance,
+    Height,
+    Json,
+    ModelArgument,
+    Negative,
+    Numbers,
+    Width,
+    app,
+    check_writable,
+    err,
+    open_pipeline,
+    out,
+    settings_for,
+)
+from budcache.errors import SearchError
+from budcache.policy import Reuse
+from budcache.prompts import read_prompts
+from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Strategy, strategy
+
+CALIBRATION_PROMPTS = 8
+
+
+@app.command("search")
+def search_command(
+    model: ModelArgument,
+    budgets: Annotated[str, typer.Option("--budgets", "--budget", "-b", help="Model calls: 8, or 5,6,8, or 4-12.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the full run.")] = 28,
+    out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the ladder.")] = Path("ladder.json"),
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", "-p", help="What to calibrate on.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="Or a file: text, JSONL (prompt) or CSV (caption).")] = None,
+    strategy_name: Annotated[str, typer.Option("--strategy", help=f"One of {', '.join(STRATEGIES)}.")] = "ladder",
+    beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
+    polish: Annotated[int, typer.Option(min=0, help="Ladder: climb from each rung by moves this far.")] = 0,
+    reuse: Annotated[Reuse, typer.Option(help="What reused steps repeat.")] = "output",
+    seed: Annotated[int, typer.Option(help="Seed of the search and of the first sample.")] = 0,
+    selection: Annotated[int | None, typer.Option(min=0, help="Samples kept for judging finalists.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 1,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    guidance: Guidance = None,
+    negative: Negative = None,
+    max_calls: Annotated[int | None, typer.Option(min=1, help="Stop after so many sample-calls.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
+    max_evaluations: Annotated[int | None, typer.Option(min=1, help="Stop after so many masks.")] = None,
+    state_memory: Annotated[str, typer.Option(help="For remembered states: 500M, 2G, 0.")] = "2G",
+    ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
+    device: Device = None,
+    dtype: Numbers = None,
+    as_json: Json = False,
+) -> None:
+    """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
+    wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam, polish)
+    texts = _prompts(model, prompt or [], prompts)
+    memory = parse_bytes(state_memory)
+    kept = ledger or out_path.with_suffix(".ledger.jsonl")
+    check_writable(out_path)
+    pipe = open_pipeline(model, device, dtype)
+    settings = settings_for(
+        pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
+    )
+    begin = time.perf_counter()
+    with _Bar(plan.expected(steps, tuple(wanted)), disable=as_json or not err.is_terminal) as bar:
+        result = search_in_full(
+            pipe,
+            steps=steps,
+            budgets=wanted,
+            prompts=texts,
+            strategy=plan,
+            reuse=reuse,
+            seed=seed,
+            selection=selection,
+            batch=batch,
+            limits=Limits(max_calls, max_seconds, max_evaluations),
+            ledger=kept,
+            state_memory=memory,
+            watch=bar.advance,
+            **settings,
+        )
+    seconds = time.perf_counter() - begin
+    result.ladder.save(out_path)
+    if as_json:
+        facts: dict[str, Any] = {
+            "ladder": str(out_path),
+            "ledger": str(kept),
+            "calls": result.calls,
+            "seconds": seconds,
+        }
+        print(json.dumps(facts | {"stopped": result.found.stopped, "budgets": result.ladder.budgets}))
+        return
+    from budcache.report.text import describe
+
+    out.print(describe(result.ladder))
+    if result.found.stopped is not None:
+        out.print(f"stopped early at the {result.found.stopped}")
+    out.print(f"\n{out_path}  {result.calls} sample-calls, {seconds:.1f} s; history in {kept}")
+    out.print(f"  budcache generate {model} --policy {out_path} --budget {result.ladder.budgets[-1]} --prompt ...")
+
+
+class _Bar:
+    """A live bar: phase, best loss so far, calls spent, time left."""
+
+    def __init__(self, total: int | None, disable: bool) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+        self.progress = Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=disable)
+        self.total, self.best = total, dict[int, float]()
+
+    def __enter__(self) -> _Bar:
+        self.progress.start()
+        self.task = self.progress.add_task("full runs", total=self.total, note="")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.progress.stop()
+
+    def advance(self, step: Evaluated) -> None:
+        """Show one evaluation."""
+        budget = step.mask.budget
+        self.best[budget] = min(step.loss, self.best.get(budget, step.loss))
+        note = f"{budget} calls: best loss {self.best[budget]:.3g}, {step.calls} sample-calls"
+        self.progress.update(self.task, description=step.phase, note=note, advance=int(step.new))
+
+
+def parse_budgets(text: str) -> list[int]:
+    """`8`, `5,6,8` or `4-12`, or a mixture."""
+    budgets: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
+            raise SearchError(f"budgets {text!r} cannot be read. Write them as 8, as 5,6,8 or as 4-12.")
+        budgets.update(range(int(low), int(high or low) + 1))
+    return sorted(budgets)
+
+
+def parse_bytes(text: str) -> int:
+    """`500M` or `2G` in bytes."""
+    number, unit = text.strip().upper().removesuffix("B"), 1
+    if number and number[-1] in "KMG":
+        unit = {"K": 10**3, "M": 10**6, "G": 10**9}[number[-1]]
+        number = number[:-1]
+    try:
+        return int(float(number) * unit)
+    except (ValueError, OverflowError):
+        raise SearchError(f"a memory of {text!r} cannot be read. Write it as 500M or 2G.") from None
+
+
+def _plan(name: str, beam: int, polish: int) -> Strategy:
+    plan = strategy(name)
+    if isinstance(plan, LadderSearch):
+        return replace(plan, beam=beam, polish=polish)
+    if beam != 1 or polish != 0:
+        raise SearchError(f"--beam and --polish belong to the ladder, not to {name}. Leave them out.")
+    return plan
+
+
+def _prompts(model: str, given: list[str], file: Path | None) -> list[str]:
+    from budcache import models
+
+    if given and file is not None:
+        raise SearchError("--prompt and --prompts were both given. Use one of them.")
+    if file is not None:
+        return read_prompts(file)
+    if not given and model in models.EMBEDDED:
+        return models.prompts(model, "calibration")[:CALIBRATION_PROMPTS]
+    return given

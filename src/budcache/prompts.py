@@ -1,0 +1,47 @@
+"""Prompt files: plain text, JSONL with `prompt`, CSV with `caption`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+from budcache.errors import SearchError
+
+__all__ = ["read_prompts"]
+
+
+def read_prompts(path: str | os.PathLike[str]) -> list[str]:
+    """The prompts in a file; its ending says how they are written."""
+    source = Path(path)
+    try:
+        text = source.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise SearchError(f"the prompt file {source} is not UTF-8 text. Save it as such.") from None
+    except OSError as error:
+        raise SearchError(f"the prompt file {source} cannot be read: {error.strerror or error}.") from None
+    kind = source.suffix.lower()
+    if kind in (".jsonl", ".ndjson"):
+        found = [_from_json(line, number, source) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    elif kind == ".csv":
+        rows = csv.DictReader(text.splitlines())
+        if "caption" not in (rows.fieldnames or []):
+            raise SearchError(f"{source} has no column 'caption', only {', '.join(rows.fieldnames or [])}. Rename one.")
+        found = [row["caption"] or "" for row in rows]
+    else:
+        found = text.splitlines()
+    found = [prompt.strip() for prompt in found if prompt.strip()]
+    if not found:
+        raise SearchError(f"there are no prompts in {source}. Write one a line.")
+    return found
+
+
+def _from_json(line: str, number: int, source: Path) -> str:
+    try:
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, TypeError, KeyError):
+        prompt = None
+    if not isinstance(prompt, str):
+        raise SearchError(f'line {number} of {source} is not JSON with a text "prompt". Write {{"prompt": "..."}}.')
+    return prompt

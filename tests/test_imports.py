@@ -1,0 +1,228 @@
+"""Who may import whom, read off the source text: nothing here is imported to be judged."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+import budcache
+
+SOURCE = Path(budcache.__file__).parent
+VALUES = {"budcache.errors", "budcache.files", "budcache.mask", "budcache.policy"}
+NUMERICS = {
+    *("budcache.sigmas", "budcache.solvers", "budcache.model", "budcache.rollout"),
+    *("budcache.calibration", "budcache.score", "budcache.search", "budcache.refine"),
+}
+TENSORS = {"torch", "numpy"}
+PIPELINES = {"diffusers", "transformers"}
+KNOW_PIPELINES = {"budcache.pipeline", "budcache.models", "budcache.baselines", "budcache.metrics", "budcache.cli"}
+
+
+class Import(NamedTuple):
+    name: str
+    late: bool  # inside a function, so not at import time
+
+
+def read_imports(text: str, module: str, package: bool = False) -> set[Import]:
+    """What the source text of a module imports, wherever in it; what only type checkers see is left out."""
+    found: set[Import] = set()
+
+    def visit(node: ast.AST, late: bool) -> None:
+        match node:
+            case ast.If(test=ast.Name("TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                for other in node.orelse:
+                    visit(other, late)
+                return
+            case ast.Import():
+                found.update(Import(alias.name, late) for alias in node.names)
+            case ast.ImportFrom():
+                home = node.module or ""
+                if node.level:
+                    parts = module.split(".")
+                    up = node.level - package
+                    home = ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
+                found.update(Import(f"{home}.{alias.name}", late) for alias in node.names)
+            case ast.Call(
+                func=ast.Name("__import__" | "import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(str(name)), *_],
+            ):
+                found.add(Import(name, late))
+        late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            visit(child, late)
+
+    visit(ast.parse(text), late=False)
+    return found
+
+
+def name_of(path: Path) -> str:
+    return ".".join(["budcache", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+
+
+FILES = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+each_module = pytest.mark.parametrize("module", FILES)
+
+
+@cache
+def imports(module: str) -> set[Import]:
+    path = FILES[module]
+    return read_imports(path.read_text(encoding="utf-8"), module, package=path.name == "__init__.py")
+
+
+@cache
+def reach(module: str) -> dict[str, str]:
+    """Everything that a module imports, itself or through others of ours, and which of them does.
+
+    The package itself is the door, through which everything can be had, so the way does not lead through it.
+    """
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    ahead = [module]
+    while ahead:
+        here = ahead.pop()
+        if here in seen or here == "budcache":
+            continue
+        seen.add(here)
+        ahead.append(here.rpartition(".")[0])  # importing a module imports its package first
+        for name, _ in imports(here):
+            found.setdefault(name, here)
+            if ours := home(name):
+                ahead.append(ours)
+    return found
+
+
+def home(name: str) -> str | None:
+    """The module of ours that a name is, or is defined in."""
+    while name and name not in FILES:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def within(name: str, rooms: set[str]) -> bool:
+    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+
+
+def only(names: dict[str, str], rooms: set[str]) -> dict[str, str]:
+    return {name: by for name, by in names.items() if within(name, rooms)}
+
+
+def test_the_reader_reads():
+    text = """
+import os, torch.nn as nn
+from typing import TYPE_CHECKING
+from diffusers import FluxPipeline
+from . import sibling
+from .sibling import thing
+from ..mask import Mask
+if TYPE_CHECKING:
+    import transformers
+else:
+    import plain
+class Room:
+    import numpy
+try:
+    import lpips
+except ImportError:
+    pass
+def later():
+    import torchvision
+    importlib.import_module("peft")
+"""
+    found = read_imports(text, "budcache.search.anneal")
+    assert {name for name, late in found if late} == {"torchvision", "peft"}
+    assert {name for name, late in found if not late} == {
+        *("os", "torch.nn", "typing.TYPE_CHECKING", "diffusers.FluxPipeline", "plain", "numpy", "lpips"),
+        *("budcache.search.sibling", "budcache.search.sibling.thing", "budcache.mask.Mask"),
+    }
+    assert read_imports("from .a import b", "budcache.search", package=True) == {Import("budcache.search.a.b", False)}
+
+
+def test_the_reader_follows():
+    assert reach("budcache.rollout")["budcache.errors.PolicyError"] != "budcache.rollout"
+    assert within("torch.nn", TENSORS)
+    assert not within("torchvision", TENSORS)
+    assert set(FILES) > VALUES
+
+
+@pytest.mark.parametrize("module", sorted(VALUES))
+def test_values_know_nothing_of_tensors(module):
+    assert only(reach(module), TENSORS | PIPELINES) == {}
+
+
+@pytest.mark.parametrize("module", [module for module in FILES if within(module, NUMERICS)])
+def test_numerics_know_nothing_of_pipelines(module):
+    assert only(reach(module), PIPELINES | {"budcache.pipeline"}) == {}
+
+
+@pytest.mark.parametrize("module", [module for module in FILES if within(module, VALUES | NUMERICS)])
+def test_values_and_numerics_name_their_sources(module):
+    """Importing from the package itself would hide who is imported."""
+    assert [name for name, _ in imports(module) if home(name) == "budcache"] == []
+
+
+@pytest.mark.parametrize("module", [module for module in FILES if within(module, {"budcache.pipeline"})])
+def test_serving_needs_no_search(module):
+    rooms = {"budcache.search", "budcache.refine", "budcache.report", "budcache.cli"}
+    assert only(reach(module), rooms) == {}
+
+
+@each_module
+def test_nobody_imports_the_command_line(module):
+    assert [name for name, _ in imports(module) if within(name, {"budcache.cli"})] == []
+
+
+@each_module
+def test_torchvision_and_lpips_are_never_needed_to_import(module):
+    assert [name for name, late in imports(module) if not late and within(name, {"torchvision", "lpips"})] == []
+
+
+@each_module
+def test_few_know_diffusers(module):
+    allowed = within(module, KNOW_PIPELINES)
+    foreign = [entry for entry in imports(module) if within(entry.name, PIPELINES)]
+    assert [name for name, late in foreign if not allowed or (module == "budcache.cli" and not late)] == []
+
+
+@each_module
+def test_only_the_command_line_prints(module):
+    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
+    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "print"]
+    assert module == "budcache.cli" or lines == []
+
+
+def test_importing_budcache_loads_no_torch():
+    program = "import sys, budcache; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert "budcache" in loaded
+    assert not {*TENSORS, *PIPELINES, "rich", "typer"} & set(loaded)
+
+
+@each_module
+def test_every_module_can_be_imported(module):
+    assert importlib.import_module(module).__name__ == module
+
+
+@pytest.mark.parametrize("name", budcache.__all__)
+def test_every_public_name_is_there_and_stays(name):
+    """A module of the same name takes the name's place when it is first imported, unless care is taken."""
+    found = getattr(budcache, name)
+    if f"budcache.{name}" in FILES:
+        importlib.import_module(f"budcache.{name}")
+    assert getattr(budcache, name) is found
+    assert not isinstance(found, ModuleType)
+    assert name in dir(budcache)
+
+
+def test_other_names_are_not():
+    with pytest.raises(AttributeError, match="'nonsense'"):
+        budcache.nonsense  # noqa: B018
+    with pytest.raises(ImportError):
+        importlib.import_module("budcache.nonsense")
