@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import SearchError
-from budcache.mask import Mask
+from budcache.mask import MAX_STEPS, Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Reuse
-from budcache.search import Evaluated, Found, Ledger, Limits, Strategy, drive
+from budcache.search import STRATEGIES, Evaluated, Found, Ledger, Limits, Strategy, drive
 from budcache.search import strategy as by_name
 
 if TYPE_CHECKING:
     from budcache.calibration import Calibration, Objective
 
-__all__ = ["Searched", "search", "search_in_full"]
+__all__ = ["Searched", "check_budgets", "search", "search_in_full"]
 
 FINALISTS = 3  # per budget, judged on the selection samples
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
@@ -86,7 +86,9 @@ def search_in_full(
     wanted = sorted({*budgets, *([] if budget is None else [budget])})
     plan = by_name(strategy) if isinstance(strategy, str) else strategy
     given = _samples(prompts, samples, call)
-    _check(wanted, steps, batch)
+    check_budgets(wanted, steps)
+    if batch < 1:
+        raise SearchError(f"batch must be at least 1, got {batch}.")
     kept_out = len(given) // 4 if selection is None else selection
     if not 0 <= kept_out < len(given):
         raise SearchError(
@@ -100,7 +102,7 @@ def search_in_full(
         prompts=len(given),
         prompts_hash=_hash(given),
         seed=seed,
-        strategy=strategy if isinstance(strategy, str) else type(strategy).__name__,
+        strategy=next((name for name, known in STRATEGIES.items() if known == plan), repr(plan)),
         **_settings(given[0]),
     )
     with ExitStack() as stack:
@@ -218,11 +220,12 @@ def _samples(
     return given
 
 
-def _check(budgets: Sequence[int], steps: int, batch: int) -> None:
+def check_budgets(budgets: Sequence[int], steps: int) -> None:
+    """Refuse budgets that no mask of so many steps can have."""
     if not budgets:
         raise SearchError("there is no budget to search for. Give budget= or budgets=, in model calls per sample.")
-    if steps < 1 or batch < 1:
-        raise SearchError(f"steps and batch must be at least 1, got {steps} and {batch}.")
+    if not 1 <= steps <= MAX_STEPS:
+        raise SearchError(f"a run of {steps} steps is not possible. Use 1 to {MAX_STEPS} steps.")
     for budget in budgets:
         if not 1 <= budget <= steps:
             raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from budcache.api import search_in_full
+from budcache.api import check_budgets, search_in_full
 from budcache.cli.common import (
     Device,
     Frames,
@@ -68,6 +68,7 @@ def search_command(
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
     wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam, polish)
+    check_budgets(wanted, steps)
     texts = _prompts(model, prompt or [], prompts)
     memory = parse_bytes(state_memory)
     kept = ledger or out_path.with_suffix(".ledger.jsonl")
@@ -77,7 +78,7 @@ def search_command(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
     begin = time.perf_counter()
-    with _Bar(plan.expected(steps, tuple(wanted)), disable=as_json or not err.is_terminal) as bar:
+    with Bar(plan.expected(steps, tuple(wanted)), disable=as_json or not err.is_terminal) as bar:
         result = search_in_full(
             pipe,
             steps=steps,
@@ -114,7 +115,7 @@ def search_command(
     out.print(f"  budcache generate {model} --policy {out_path} --budget {result.ladder.budgets[-1]} --prompt ...")
 
 
-class _Bar:
+class Bar:
     """A live bar: phase, best loss so far, calls spent, time left."""
 
     def __init__(self, total: int | None, disable: bool) -> None:
@@ -122,7 +123,7 @@ class _Bar:
         self.progress = Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=disable)
         self.total, self.best = total, dict[int, float]()
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Bar:
         self.progress.start()
         self.task = self.progress.add_task("full runs", total=self.total, note="")
         return self
@@ -179,4 +180,6 @@ def _prompts(model: str, given: list[str], file: Path | None) -> list[str]:
         return read_prompts(file)
     if not given and model in models.EMBEDDED:
         return models.prompts(model, "calibration")[:CALIBRATION_PROMPTS]
+    if not given:
+        raise SearchError("there are no prompts to calibrate on. Give --prompt a few times, or a file with --prompts.")
     return given

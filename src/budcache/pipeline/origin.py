@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def describe(pipe: Any, **more: Any) -> Origin:
     }
     versions = {"budcache": budcache.__version__, "diffusers": diffusers.__version__, "torch": torch.__version__}
     known = {
-        "model": getattr(pipe, "name_or_path", None) or None,
+        "model": _model(pipe),
         "pipeline": type(pipe).__name__,
         "denoiser": _denoiser(pipe),
         "weights": _fingerprint(pipe),
@@ -57,6 +58,12 @@ def difference(origin: Origin, pipe: Any) -> str | None:
             made_on = f"{origin.model}, which has" if origin.model else "a model with"
             return f"it was made on {made_on} other weights than this one"
     return None
+
+
+def _model(pipe: Any) -> str | None:
+    """The hub id, or the name of the folder: where that folder lies is nobody's business but this machine's."""
+    name = str(getattr(pipe, "name_or_path", None) or "")
+    return (Path(name).name if Path(name).is_dir() else name) or None
 
 
 def _denoiser(pipe: Any) -> str:

@@ -1,0 +1,79 @@
+"""Plots: quality over model calls, convergence of a search, masks as strips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from budcache.mask import Mask
+from budcache.search import Evaluated
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["convergence", "masks", "quality", "save"]
+
+OURS, OTHERS = "#2f6fed", ("#8a94a8", "#e0912f", "#0f9d76", "#b0508f", "#7a5fd0")
+MARKERS = {"anneal": "o", "climb": "^", "polish": "^", "ladder": "s"}
+
+
+def quality(
+    axes: Axes, curves: Mapping[str, Mapping[int, float]], ours: str, label: str = "PSNR to the full run (dB)"
+) -> None:
+    """A curve per method of a measure over model calls; ours stands out."""
+    others = iter(OTHERS)
+    for name, curve in curves.items():
+        colour = OURS if name == ours else next(others)
+        width = 2.5 if name == ours else 1.5
+        axes.plot(list(curve), list(curve.values()), "o-", color=colour, linewidth=width, markersize=4, label=name)
+    axes.set_xlabel("model calls per sample")
+    axes.set_ylabel(label)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+
+
+def convergence(axes: Axes, history: Sequence[Evaluated]) -> None:
+    """The paper's convergence figure: annealing as circles, climbing as triangles, the best so far as a line."""
+    for phase in dict.fromkeys(step.phase for step in history):
+        at = [i for i, step in enumerate(history) if step.phase == phase]
+        axes.scatter(at, [history[i].loss for i in at], s=14, marker=MARKERS.get(phase, "o"), label=phase, alpha=0.6)
+    for budget in sorted({step.mask.budget for step in history}):
+        at = [i for i, step in enumerate(history) if step.mask.budget == budget]
+        lowest = list(accumulate((history[i].loss for i in at), min))
+        axes.plot(at, lowest, linewidth=1.5, label=f"best of {budget} calls")
+    axes.set_yscale("log")
+    axes.set_xlabel("masks scored")
+    axes.set_ylabel("loss")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+
+
+def masks(axes: Axes, rungs: Mapping[str, Mask]) -> None:
+    """Masks as strips, one above the other: dark computes, light reuses."""
+    axes.imshow(
+        [[int(bit) for bit in mask] for mask in rungs.values()], cmap="Blues", vmin=-0.15, vmax=1.1, aspect="auto"
+    )
+    axes.set_yticks(range(len(rungs)), labels=list(rungs))
+    axes.set_xlabel("step")
+    axes.set_xticks([x - 0.5 for x in range(1, len(next(iter(rungs.values()))))], minor=True)
+    axes.set_yticks([y - 0.5 for y in range(1, len(rungs))], minor=True)
+    axes.grid(which="minor", color="white", linewidth=1)
+    axes.tick_params(which="both", length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def save(path: Path, *panels: Any, size: tuple[float, float] = (6.4, 4.2)) -> Path:
+    """Draw panels, each a function of its axes, beside each other into a PNG or SVG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(size[0] * len(panels), size[1]), layout="constrained", dpi=140)
+    FigureCanvasAgg(figure)
+    for place, panel in enumerate(panels, 1):
+        panel(figure.add_subplot(1, len(panels), place))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path
