@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -100,7 +101,7 @@ def step_times(pipe: FluxPipeline, call: dict[str, Any], steps: int) -> tuple[fl
     policy = Policy(mask="10" * (steps // 2), reuse="residual")
     with budcache.applied(pipe, policy):
         pipe(num_inference_steps=policy.steps, callback_on_step_end=tick, **call)
-    gaps = [after - before for before, after in zip(ticks, ticks[1:], strict=False)]  # of steps 1, 2, 3, ...
+    gaps = [after - before for before, after in itertools.pairwise(ticks)]  # of steps 1, 2, 3, ...
     return statistics.median(gaps[0::2]), statistics.median(gaps[1::2])
 
 

@@ -1,0 +1,164 @@
+"""What searching costs and what it finds, on tiny-flux: the published search, the paper's as printed, and the ladder.
+
+Cost is counted in sample-calls, model calls times samples, the teacher's included. `calls` are those really made, with
+the prefix tree; `calls_without_tree` are those that the same search makes without it, as published: B per mask scored.
+The losses are the same bit for bit (a test), so the second number needs no second run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+
+import budcache
+from budcache import Mask, PipelineModel, Policy, models
+from budcache.calibration import Calibration
+from budcache.metrics import psnr
+from budcache.pipeline import merge
+from budcache.score import Score
+from budcache.search import STRATEGIES, Ask, Found, LadderSearch, Strategy, drive
+
+MODEL, STEPS, BUDGETS = "tiny-flux", 28, (5, 6, 8, 10)
+
+
+def calibrate(stack: ExitStack, pipe: Any, prompts: list[str], steps: int = STEPS, seed: int = 0) -> Calibration:
+    samples = [{"prompt": p, "generator": torch.Generator().manual_seed(seed + i)} for i, p in enumerate(prompts)]
+    return Calibration([stack.enter_context(PipelineModel(pipe, steps=steps, **merge(samples)))])
+
+
+def searched(plan: Strategy, calibration: Calibration, budgets: tuple[int, ...]) -> Found:
+    def score(ask: Ask) -> Score:
+        return calibration.score(ask.mask)
+
+    return drive(plan, score, steps=calibration.steps, budgets=budgets, calls=lambda: calibration.calls)
+
+
+class Judge:
+    """Held-out quality of masks: evaluation prompts and seeds that no search has seen."""
+
+    def __init__(self, pipe: Any, prompts: list[str]) -> None:
+        self.pipe, self.prompts, self.known = pipe, prompts, dict[Mask, float]()
+        self.full = self.draw(Policy(mask=Mask.full(STEPS)))
+
+    def draw(self, policy: Policy) -> np.ndarray:
+        seeds = [torch.Generator().manual_seed(90_000 + i) for i in range(len(self.prompts))]
+        with budcache.applied(self.pipe, policy):
+            call = {"num_inference_steps": policy.steps, "generator": seeds, "output_type": "np"}
+            return self.pipe(list(self.prompts), **call).images
+
+    def __call__(self, mask: Mask) -> float:
+        if mask not in self.known:
+            pictures = self.draw(Policy(mask=mask))
+            self.known[mask] = float(np.mean([psnr(a, b) for a, b in zip(pictures, self.full, strict=True)]))
+        return self.known[mask]
+
+
+def run(plan: Strategy, pipe: Any, prompts: list[str], budgets: tuple[int, ...], judge: Judge) -> dict[str, Any]:
+    """One search; its cost, and the loss and held-out quality of each budget that counts."""
+    with ExitStack() as stack:
+        calibration = calibrate(stack, pipe, prompts)
+        found = searched(plan, calibration, budgets)
+        calls = calibration.calls
+    plain = len(prompts) * (STEPS + sum(mask.budget for mask in found.scores))
+    best = {b: found.best(b)[0] for b in BUDGETS if b in budgets}
+    return {
+        "calls": calls,
+        "calls_without_tree": plain,
+        "masks": len(found.scores),
+        "loss": {b: found.scores[mask].loss for b, mask in best.items()},
+        "psnr": {b: round(judge(mask), 2) for b, mask in best.items()},
+        "mask": {b: str(mask) for b, mask in best.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--evaluation", type=int, default=32, help="held-out prompts")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="leave out the slow R2 SA100 on eight prompts")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    pipe = models.load(MODEL)
+    pipe.set_progress_bar_config(disable=True)
+    calibration = models.prompts(MODEL, "calibration")
+    judge = Judge(pipe, models.prompts(MODEL, "evaluation")[: args.evaluation])
+    begin = time.perf_counter()
+    results: dict[str, Any] = {}
+
+    def record(name: str, plan: Strategy, count: int, budgets: tuple[int, ...]) -> None:
+        results[f"{name} on {count}"] = run(plan, pipe, calibration[:count], budgets, judge)
+        print(
+            f"{time.perf_counter() - begin:6.0f} s  {name} on {count}: {results[f'{name} on {count}']}", file=sys.stderr
+        )
+
+    rungs = tuple(range(4, 13))
+    for count in (2, 8):
+        record("uniform", STRATEGIES["uniform"], count, BUDGETS)
+        for beam, polish in ((1, 0), (1, 2), (2, 0), (4, 0)):
+            record(f"ladder beam {beam} polish {polish}", LadderSearch(beam=beam, polish=polish), count, rungs)
+        for name in ("authors-r1-sa20", "anneal-r1-sa20", "authors-r2-sa100", "anneal-r2-sa100"):
+            if not (args.quick and count == 8 and "r2" in name):
+                record(name, STRATEGIES[name], count, BUDGETS)
+    record("ladder beam 1 polish 0", LadderSearch(), 16, rungs)
+    published, ladder = results["authors-r2-sa100 on 2"], results["ladder beam 1 polish 0 on 8"]
+    polished = results["ladder beam 1 polish 2 on 2"]
+    goals = {
+        "ladder on 8 over published on 2, sample-calls (goal 1/6)": round(
+            ladder["calls"] / published["calls_without_tree"], 4
+        ),
+        "gain in held-out PSNR (goal 1.5 dB each)": {
+            b: round(ladder["psnr"][b] - published["psnr"][b], 2) for b in BUDGETS
+        },
+        "polished ladder on 2 at most the published loss (goal 3 of 4)": sum(
+            polished["loss"][b] <= published["loss"][b] for b in BUDGETS
+        ),
+        "for this part of its calls (goal 1/4)": round(polished["calls"] / published["calls_without_tree"], 4),
+    }
+    line = {
+        "benchmark": "search_cost",
+        "model": MODEL,
+        "steps": STEPS,
+        "goals": goals,
+        "searches": results,
+        "optimum": against_the_optimum(pipe, calibration[:2]),
+        "growth": growth(pipe, calibration[:2]),
+    }
+    print(json.dumps(line))
+
+
+def against_the_optimum(pipe: Any, prompts: list[str], steps: int = 12, budget: int = 4) -> dict[str, Any]:
+    """How far above the exhaustive optimum each strategy's loss ends."""
+    excess = {}
+    with ExitStack() as stack:
+        calibration = calibrate(stack, pipe, prompts, steps)
+        losses = {
+            name: min(score.loss for mask, score in found.scores.items() if mask.budget == budget)
+            for name, plan in {**STRATEGIES, "ladder polish 2": LadderSearch(polish=2)}.items()
+            if (found := searched(plan, calibration, (budget,)))
+        }
+    for name, loss in losses.items():
+        excess[name] = round(loss / losses["exhaustive"] - 1, 4)
+    return {"steps": steps, "budget": budget, "excess": excess}
+
+
+def growth(pipe: Any, prompts: list[str], budget: int = 8) -> dict[str, Any]:
+    """Sample-calls per sample of each search as the number of steps grows."""
+    costs: dict[str, dict[int, float]] = {}
+    for steps in (14, 28, 56):
+        for name in ("ladder", "authors-r1-sa20", "anneal-r1-sa20"):
+            with ExitStack() as stack:
+                calibration = calibrate(stack, pipe, prompts, steps)
+                searched(STRATEGIES[name], calibration, (budget,))
+                costs.setdefault(name, {})[steps] = calibration.calls / len(prompts)
+    return {"budget": budget, "calls_per_sample": costs}
+
+
+if __name__ == "__main__":
+    main()
