@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from budcache.errors import SearchError
 from budcache.mask import MAX_STEPS, Mask
@@ -52,7 +52,7 @@ def search_in_full(
     seed: int = 0,
     selection: int | None = None,
     batch: int = 1,
-    objective: Objective | None = None,
+    objective: Literal["latent", "pixel"] | Objective = "latent",
     limits: Limits | None = None,
     ledger: str | os.PathLike[str] | None = None,
     state_memory: int = STATE_MEMORY,
@@ -74,7 +74,8 @@ def search_in_full(
         selection: how many of the samples, the last ones, to keep out of the search and to judge its finalists by;
             None is a quarter of them.
         batch: how many samples to run at once.
-        objective: the loss of final latents against the teacher's; None is their mean squared error.
+        objective: what to keep small: "latent", the mean squared error of final latents; "pixel", that of decoded
+            pictures, for one call more per mask and sample; or any function of student, teacher and run.
         limits: where to stop even if the strategy would go on.
         ledger: a file in which every score is kept, so that a killed search can go on.
         state_memory: bytes for remembered states; fewer cost more calls but give the same losses.
@@ -95,6 +96,8 @@ def search_in_full(
             f"{kept_out} of {len(given)} samples for selection leave none to search on. "
             f"Choose a selection from 0 to {len(given) - 1}."
         )
+    if not callable(objective) and objective not in ("latent", "pixel"):
+        raise SearchError(f"there is no objective {objective!r}. Use 'latent', 'pixel' or a function.")
     searched_on = len(given) - kept_out
     job = _Job(pipe, steps, reuse, batch, objective, state_memory)
     origin = describe(
@@ -147,7 +150,7 @@ class _Job:
     steps: int
     reuse: Reuse
     batch: int
-    objective: Objective | None
+    objective: Literal["latent", "pixel"] | Objective
     state_memory: int
 
     @contextmanager
@@ -164,7 +167,15 @@ class _Job:
                 runs.append(stack.enter_context(PipelineModel(self.pipe, steps=self.steps, reuse=self.reuse, **call)))
             if runs[0].begin:
                 raise SearchError("a search needs whole runs, but these start midway. Use strength=1.")
-            yield Calibration(runs, objective=self.objective or latent_mse, state_memory=self.state_memory)
+            objective = self.objective
+            if objective == "latent":
+                objective = latent_mse
+            elif objective == "pixel":
+                parts = [samples[begin : begin + self.batch] for begin in range(0, len(samples), self.batch)]
+                objective = _PixelError(
+                    self.pipe, self.steps, {id(run): part for run, part in zip(runs, parts, strict=True)}
+                )
+            yield Calibration(runs, objective=objective, state_memory=self.state_memory)
 
     def told(self, calibration: Calibration) -> Callable[[Any], Any]:
         """Scoring as the driver wants it."""
@@ -205,6 +216,26 @@ class _Job:
                 samples=len(ratios),
             )
         return qualities
+
+
+class _PixelError:
+    """Mean squared error of decoded pictures of values from -1 to 1, as in the authors' search on Wan."""
+
+    def __init__(self, pipe: Any, steps: int, samples: dict[int, Sequence[Mapping[str, Any]]]) -> None:
+        self.pipe, self.steps, self.samples, self.calls = pipe, steps, samples, 0
+        self.teachers: dict[int, list[Any]] = {}
+
+    def __call__(self, student: Any, teacher: Any, run: Any) -> float:
+        if id(run) not in self.teachers:
+            self.teachers[id(run)] = self._decode(teacher, run)
+        pairs = zip(self._decode(student, run), self.teachers[id(run)], strict=True)
+        return float(sum(4 * ((a - b) ** 2).mean() for a, b in pairs) / len(student))
+
+    def _decode(self, x: Any, run: Any) -> list[Any]:
+        from budcache.pipeline import decode
+
+        self.calls += len(x)
+        return decode(self.pipe, x, self.samples[id(run)], steps=self.steps)
 
 
 def _samples(
@@ -264,12 +295,13 @@ def _identity(origin: Origin, job: _Job, plan: Strategy, searched_on: int) -> di
     """What the scores in a ledger depend on."""
     of_others = {"prompts", "strategy", "teacher_steps", "calls", "versions"}
     return origin.model_dump(mode="json", exclude=of_others) | {
+        "number format": str(getattr(job.pipe, "dtype", None)).removeprefix("torch."),
         "steps": job.steps,
         "reuse": job.reuse,
         "batch": job.batch,
         "samples searched on": searched_on,
         "strategy": repr(plan),
-        "objective": "latent" if job.objective is None else getattr(job.objective, "__name__", repr(job.objective)),
+        "objective": getattr(job.objective, "__name__", str(job.objective)),
     }
 
 

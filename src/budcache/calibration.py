@@ -89,8 +89,8 @@ class Calibration:
 
     @property
     def calls(self) -> int:
-        """Model evaluations times samples."""
-        return sum(run.calls * len(run.noise) for run in self.runs)
+        """Model evaluations times samples; an objective that needs some of its own says how many in `calls`."""
+        return sum(run.calls * len(run.noise) for run in self.runs) + int(getattr(self.objective, "calls", 0))
 
     @property
     def samples(self) -> int:
@@ -100,6 +100,14 @@ class Calibration:
     def teacher(self, run: int) -> Tensor:
         """The final latents of the full run."""
         return self._teachers[run][-1]
+
+    def trajectory(self, run: int) -> list[Tensor]:
+        """The full run's latents at every step, and at the end."""
+        return self._teachers[run]
+
+    def solver(self, run: int) -> Solver:
+        """The run's solver."""
+        return self._solvers[run]
 
     def student(self, mask: Mask, run: int) -> Tensor:
         """The final latents under a mask."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from pathlib import Path
 
 from budcache.errors import SearchError
+from budcache.files import quote
 
 __all__ = ["read_prompts"]
 
@@ -23,24 +25,34 @@ def read_prompts(path: str | os.PathLike[str]) -> list[str]:
         raise SearchError(f"the prompt file {source} cannot be read: {error.strerror or error}.") from None
     kind = source.suffix.lower()
     if kind in (".jsonl", ".ndjson"):
-        found = [_from_json(line, number, source) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        # Only "\n" ends a line: other separators may stand inside a JSON text.
+        found = [_from_json(line, number, source) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     elif kind == ".csv":
-        rows = csv.DictReader(text.splitlines())
-        if "caption" not in (rows.fieldnames or []):
-            raise SearchError(f"{source} has no column 'caption', only {', '.join(rows.fieldnames or [])}. Rename one.")
-        found = [row["caption"] or "" for row in rows]
+        found = _from_csv(text, source)
     else:
-        found = text.splitlines()
+        found = text.split("\n")
     found = [prompt.strip() for prompt in found if prompt.strip()]
     if not found:
         raise SearchError(f"there are no prompts in {source}. Write one a line.")
     return found
 
 
+def _from_csv(text: str, source: Path) -> list[str]:
+    try:
+        rows = csv.DictReader(io.StringIO(text))
+        names = rows.fieldnames or []
+        if "caption" not in names:
+            there = ", ".join(map(quote, names)) or "none at all"
+            raise SearchError(f"{source} has no column 'caption', but {there}. Rename one.")
+        return [row["caption"] or "" for row in rows]
+    except csv.Error as error:
+        raise SearchError(f"{source} cannot be read as CSV: {error}. Quote what holds commas or line ends.") from None
+
+
 def _from_json(line: str, number: int, source: Path) -> str:
     try:
         prompt = json.loads(line)["prompt"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         prompt = None
     if not isinstance(prompt, str):
         raise SearchError(f'line {number} of {source} is not JSON with a text "prompt". Write {{"prompt": "..."}}.')

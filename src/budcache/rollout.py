@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from budcache.errors import PolicyError
 from budcache.mask import Mask
 from budcache.model import Model
 from budcache.solvers import Solver, euler
@@ -52,6 +53,10 @@ def rollout(
     Returns:
         The sample at `sigmas[-1]`, shape [N, ...].
     """
+    if begin and weights is not None:
+        raise PolicyError(
+            f"blend weights are for whole runs, but this one begins at step {begin}. Begin at 0, or leave them out."
+        )
     state = State(x, step=begin)
     for k in range(begin, len(mask)):
         state = advance(model, state, sigmas, mask[k] or k == begin, solver, weights)

@@ -67,6 +67,21 @@ def test_equation_2_through_the_seam_is_what_is_served(kind):
 
 
 @pytest.mark.parametrize("kind", SERVED, ids=names)
+def test_a_driven_pipeline_is_a_function_of_x_and_sigma_however_often_it_is_asked(kind):
+    pipe = kind.build()
+    with opened(kind, pipe) as model:
+        x, k = model.noise * 0.9, model.begin + 1
+        first, _ = model.compute(x, model.sigmas[k])
+        for j in range(2 * STEPS):  # far more calls than there are steps, in no order
+            model.compute(model.noise * 0.8, model.sigmas[model.begin + j % (STEPS - model.begin)])
+        again, _ = model.compute(x, model.sigmas[k])
+        assert torch.equal(again, first)
+        nearby, _ = model.compute(x, model.sigmas[k] * 0.999)  # off the grid
+        assert not torch.equal(nearby, first)
+        assert torch.allclose(nearby, first, atol=float(first.abs().mean()))
+
+
+@pytest.mark.parametrize("kind", SERVED, ids=names)
 def test_blended_outputs_are_served_as_they_are_rolled(kind):
     pipe = kind.build()
     policy = Policy(mask="110100", weights=[[1.0], [1.3, -0.3], [1.1, 0.1, -0.2]])
@@ -102,6 +117,14 @@ def test_residual_reuse_keeps_the_same_promises(kind):
         assert not torch.equal(latents(kind, pipe), served)  # output reuse is another algorithm
     assert block_lists(kind, pipe) == lists
     assert torch.equal(latents(kind, pipe), bare)
+
+
+@pytest.mark.parametrize("kind", RESIDUAL, ids=names)
+def test_reusing_a_residual_where_it_was_computed_gives_what_was_computed(kind):
+    with opened(kind, kind.build(), reuse="residual") as model:
+        x, sigma = model.noise * 0.9, model.sigmas[model.begin + 1]
+        v, memo = model.compute(x, sigma)
+        torch.testing.assert_close(model.reuse(x, sigma, memo), v)
 
 
 def block_lists(kind: Entry, pipe: object) -> list[type]:

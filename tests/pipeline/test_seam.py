@@ -248,3 +248,39 @@ def test_a_pipeline_with_a_policy_cannot_be_opened():
     kind, pipe = flux()
     with budcache.applied(pipe, Policy(mask="110100")), pytest.raises(PipelineError, match="remove"):
         opened(kind, pipe)
+
+
+def test_a_pipeline_that_copies_its_scheduler_is_refused_with_a_sentence():
+    import copy
+
+    import diffusers
+
+    class Duet(diffusers.FluxPipeline):
+        """As pipelines with sound do."""
+
+        def prepare_latents(self, *args, **kwargs):
+            copy.deepcopy(self.scheduler)
+            return super().prepare_latents(*args, **kwargs)
+
+    kind, pipe = flux()
+    duet = Duet(**pipe.components)
+    with pytest.raises(PipelineError, match="copies its scheduler"):
+        opened(kind, duet)
+
+
+def test_two_residual_models_in_two_threads_do_not_meet():
+    kind, pipe = flux()
+    worst: list[float] = []
+
+    def work(seed: int) -> None:
+        with opened(kind, pipe, seed, reuse="residual") as model:
+            for k in (1, 2, 3, 4) * 3:
+                v, memo = model.compute(model.noise * 0.9, model.sigmas[k])
+                worst.append(float((model.reuse(model.noise * 0.9, model.sigmas[k], memo) - v).abs().max()))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(worst) == 24 and max(worst) < 1e-4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import pickle
 import warnings
 
 import numpy as np
@@ -314,6 +315,78 @@ def test_image_to_image_starts_where_the_full_run_starts(strength):
     assert torch.equal(rolled(kind, pipe, POLICY, strength=strength), served)
 
 
+def picture() -> object:
+    from PIL import Image
+
+    return Image.fromarray((np.indices((32, 32, 3)).sum(0) * 3 % 256).astype(np.uint8))
+
+
+def classic(name: str, scheduler: str, **parts: object) -> object:
+    """A Stable Diffusion 1.5 pipeline of another kind, out of the zoo's parts."""
+    import diffusers
+
+    pipe = entry("sd15-ddim").build()
+    components = {**pipe.components, "scheduler": getattr(diffusers, scheduler)(), **parts}
+    made = getattr(diffusers, name)(**components, requires_safety_checker=False)
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+@pytest.mark.parametrize("scheduler", ["DDIMScheduler", "EulerDiscreteScheduler", "UniPCMultistepScheduler"])
+@pytest.mark.parametrize("strength", [1.0, 0.6])
+def test_classic_image_to_image(scheduler, strength):
+    pipe = classic("StableDiffusionImg2ImgPipeline", scheduler)
+    call = {"prompt": "a cat", "image": picture(), "strength": strength, "output_type": "latent"}
+
+    def run(**more: object) -> torch.Tensor:
+        return pipe(generator=torch.Generator().manual_seed(0), num_inference_steps=STEPS, **call, **more)[0]
+
+    bare = run()
+    with budcache.applied(pipe, Policy(mask=Mask.full(STEPS))):
+        assert torch.equal(run(), bare)
+    with budcache.applied(pipe, POLICY) as handle:
+        assert run().shape == bare.shape
+        begin = STEPS - int(STEPS * strength)
+        assert handle.stats().calls == 1 + sum(POLICY.mask.bits[begin + 1 :])
+        with pytest.raises(PipelineError, match=r"asked for 50\. Pass num_inference_steps=6"):
+            pipe(**call)  # left out, the start would be looked for among 50 steps
+    assert torch.equal(run(), bare)
+
+
+@pytest.mark.parametrize("scheduler", ["DDIMScheduler", "EulerDiscreteScheduler"])
+@pytest.mark.parametrize("strength", [1.0, 0.6])
+def test_inpainting_keeps_the_known_region(scheduler, strength):
+    from PIL import Image
+
+    pipe = classic("StableDiffusionInpaintPipeline", scheduler)
+    mask = np.zeros((32, 32), np.uint8)
+    mask[:, 16:] = 255
+    call = {"image": picture(), "mask_image": Image.fromarray(mask), "height": 32, "width": 32, "strength": strength}
+
+    def run() -> torch.Tensor:
+        seed = torch.Generator().manual_seed(0)
+        return pipe("a cat", num_inference_steps=STEPS, generator=seed, output_type="latent", **call)[0]
+
+    bare = run()
+    with budcache.applied(pipe, Policy(mask=Mask.full(STEPS))):
+        assert torch.equal(run(), bare)
+    with budcache.applied(pipe, POLICY):
+        served = run()
+    known = bare.shape[-1] // 2
+    torch.testing.assert_close(served[..., :known], bare[..., :known])
+    assert not torch.equal(served, bare)
+
+
+def test_where_the_number_of_steps_shapes_the_noise_levels_it_has_to_be_named():
+    kind = entry("flux2")
+    pipe = kind.build()
+    call = {**kind.kwargs(), "output_type": "latent"}
+    with budcache.applied(pipe, POLICY):
+        latents(kind, pipe)
+        with pytest.raises(PipelineError, match="Pass num_inference_steps=6"):
+            pipe(**call)
+
+
 def test_a_run_cut_short_is_refused_not_silently_different():
     kind = entry("sdxl")
     pipe = kind.build()
@@ -408,7 +481,59 @@ def test_the_progress_bar_ends_full(name, reuse, monkeypatch):
     assert "progress_bar" not in vars(pipe)
 
 
+@pytest.mark.parametrize("skipped", [[0], [1]])
+def test_residual_reuse_refuses_a_pipeline_that_skips_the_ends_of_its_trunk(skipped):
+    kind = entry("sd3")
+    pipe = kind.build()
+    skip = {"skip_guidance_layers": skipped, "skip_layer_guidance_start": 0.0, "skip_layer_guidance_stop": 1.0}
+    bare = latents(kind, pipe, **skip)
+    with (
+        budcache.applied(pipe, Policy(mask="110100", reuse="residual")),
+        pytest.raises(PipelineError, match="skip_guidance_layers"),
+    ):
+        latents(kind, pipe, **skip)
+    assert torch.equal(latents(kind, pipe, **skip), bare)
+
+
+def test_nothing_is_remembered_after_a_run():
+    kind, pipe = flux()
+    for policy in (Policy(mask="110100", reuse="residual"), Policy(mask="110100", weights=[[1.0], [1.0, 0.1], [1.0]])):
+        with budcache.applied(pipe, policy):
+            latents(kind, pipe)
+            assert not pipe.scheduler.trunk.memo and not pipe.scheduler._outputs
+
+
+def test_what_a_pipeline_writes_to_its_scheduler_reaches_it():
+    _, pipe = flux()
+    with budcache.applied(pipe, POLICY):
+        pipe.scheduler._shift = 5.0
+        assert pipe.scheduler.inner._shift == 5.0
+        with pytest.raises(PipelineError, match="cannot be set"):
+            pipe.scheduler.timesteps = torch.zeros(3)
+
+
+def test_an_old_handle_does_not_touch_a_new_policy():
+    kind, pipe = flux()
+    first = budcache.apply(pipe, POLICY)
+    pipe.scheduler = pipe.scheduler.inner
+    second = budcache.apply(pipe, Policy(mask="101010"))
+    first.remove()
+    assert second.is_active and "progress_bar" in vars(pipe)
+    latents(kind, pipe)
+    second.remove()
+    assert "progress_bar" not in vars(pipe)
+
+
 # Copies and files
+
+
+def test_a_pickled_pipeline_goes_its_own_way():
+    kind, pipe = flux()
+    with budcache.applied(pipe, Policy(mask="110100", origin=describe(pipe))):
+        expected = latents(kind, pipe)
+        twin = pickle.loads(pickle.dumps(pipe))
+    assert twin.progress_bar.pipe is twin
+    assert torch.equal(latents(kind, twin), expected)
 
 
 def test_a_deep_copy_of_the_pipeline_goes_its_own_way():

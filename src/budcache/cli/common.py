@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+out, err = Console(highlight=False, emoji=False), Console(stderr=True, highlight=False, emoji=False)
 
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -77,6 +77,8 @@ def settings_for(pipe: Any, **wanted: Any) -> dict[str, Any]:
 
 def check_writable(path: Path) -> None:
     """Fail before the work, not after it."""
+    if path.is_dir():
+        raise PipelineError(f"{path} is a folder. Name a file in it with --out.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe = path.parent / f".{path.name}.probe"
@@ -84,6 +86,11 @@ def check_writable(path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise PipelineError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from None
+
+
+def say(text: str, console: Console = out) -> None:
+    """Print what users wrote as they wrote it: no markup in it, and no line broken within a path."""
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def first_line(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from budcache.cli.common import (
     err,
     first_line,
     open_pipeline,
-    out,
+    say,
     settings_for,
 )
 from budcache.errors import PipelineError
@@ -76,7 +76,7 @@ def generate(
     written: list[dict[str, Any]] = []
     for (text, number), path in zip(jobs, paths, strict=True):
         if not as_json:
-            err.print(f"[dim]{text!r}, seed {number}[/dim]", markup=True)
+            say(f"{text!r}, seed {number}", err)
         pipe.set_progress_bar_config(disable=as_json or not err.is_terminal, leave=False)
         begin = time.perf_counter()
         output, calls = _draw(pipe, chosen, {**settings, "prompt": text}, number)
@@ -85,7 +85,7 @@ def generate(
         written.append({"file": str(target), "prompt": text, "seed": number, "calls": calls, "seconds": seconds})
         if not as_json:
             cost = f"{calls} of {chosen.steps} calls" if chosen is not None else f"{calls} calls"
-            out.print(f"{target}  {cost}, {seconds:.2f} s")
+            say(f"{target}  {cost}, {seconds:.2f} s")
     if as_json:
         print(json.dumps({"model": model, "samples": written}))
 

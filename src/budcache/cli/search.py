@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -25,11 +25,15 @@ from budcache.cli.common import (
     app,
     check_writable,
     err,
+    first_line,
     open_pipeline,
     out,
+    say,
     settings_for,
 )
-from budcache.errors import SearchError
+from budcache.errors import PipelineError, SearchError
+from budcache.files import quote
+from budcache.mask import MAX_STEPS
 from budcache.policy import Reuse
 from budcache.prompts import read_prompts
 from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Strategy, strategy
@@ -49,6 +53,7 @@ def search_command(
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
     polish: Annotated[int, typer.Option(min=0, help="Ladder: climb from each rung by moves this far.")] = 0,
     reuse: Annotated[Reuse, typer.Option(help="What reused steps repeat.")] = "output",
+    objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
     seed: Annotated[int, typer.Option(help="Seed of the search and of the first sample.")] = 0,
     selection: Annotated[int | None, typer.Option(min=0, help="Samples kept for judging finalists.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 1,
@@ -71,30 +76,34 @@ def search_command(
     check_budgets(wanted, steps)
     texts = _prompts(model, prompt or [], prompts)
     memory = parse_bytes(state_memory)
-    kept = ledger or out_path.with_suffix(".ledger.jsonl")
     check_writable(out_path)
+    kept = ledger or out_path.with_suffix(".ledger.jsonl")
     pipe = open_pipeline(model, device, dtype)
     settings = settings_for(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
     begin = time.perf_counter()
     with Bar(plan.expected(steps, tuple(wanted)), disable=as_json or not err.is_terminal) as bar:
-        result = search_in_full(
-            pipe,
-            steps=steps,
-            budgets=wanted,
-            prompts=texts,
-            strategy=plan,
-            reuse=reuse,
-            seed=seed,
-            selection=selection,
-            batch=batch,
-            limits=Limits(max_calls, max_seconds, max_evaluations),
-            ledger=kept,
-            state_memory=memory,
-            watch=bar.advance,
-            **settings,
-        )
+        try:
+            result = search_in_full(
+                pipe,
+                steps=steps,
+                budgets=wanted,
+                prompts=texts,
+                strategy=plan,
+                reuse=reuse,
+                objective=objective,
+                seed=seed,
+                selection=selection,
+                batch=batch,
+                limits=Limits(max_calls, max_seconds, max_evaluations),
+                ledger=kept,
+                state_memory=memory,
+                watch=bar.advance,
+                **settings,
+            )
+        except (ValueError, TypeError, RuntimeError) as error:  # the pipeline's own refusals
+            raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
     seconds = time.perf_counter() - begin
     result.ladder.save(out_path)
     if as_json:
@@ -111,8 +120,8 @@ def search_command(
     out.print(describe(result.ladder))
     if result.found.stopped is not None:
         out.print(f"stopped early at the {result.found.stopped}")
-    out.print(f"\n{out_path}  {result.calls} sample-calls, {seconds:.1f} s; history in {kept}")
-    out.print(f"  budcache generate {model} --policy {out_path} --budget {result.ladder.budgets[-1]} --prompt ...")
+    say(f"\n{out_path}  {result.calls} sample-calls, {seconds:.1f} s; history in {kept}")
+    say(f"  budcache generate {model} --policy {out_path} --budget {result.ladder.budgets[-1]} --prompt ...")
 
 
 class Bar:
@@ -144,9 +153,11 @@ def parse_budgets(text: str) -> list[int]:
     budgets: set[int] = set()
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
-            raise SearchError(f"budgets {text!r} cannot be read. Write them as 8, as 5,6,8 or as 4-12.")
-        budgets.update(range(int(low), int(high or low) + 1))
+        ends = [end for end in (low, high if dash else low) if end.isdecimal() and len(end) < 10]
+        if len(ends) < 2 or int(ends[1]) < int(ends[0]):
+            raise SearchError(f"budgets {quote(text)} cannot be read. Write them as 8, as 5,6,8 or as 4-12.")
+        # One beyond what is possible is enough to be refused.
+        budgets.update(range(int(ends[0]), min(int(ends[1]), max(int(ends[0]), MAX_STEPS + 1)) + 1))
     return sorted(budgets)
 
 
@@ -157,9 +168,12 @@ def parse_bytes(text: str) -> int:
         unit = {"K": 10**3, "M": 10**6, "G": 10**9}[number[-1]]
         number = number[:-1]
     try:
-        return int(float(number) * unit)
+        found = int(float(number) * unit)
     except (ValueError, OverflowError):
-        raise SearchError(f"a memory of {text!r} cannot be read. Write it as 500M or 2G.") from None
+        found = -1
+    if found < 0:
+        raise SearchError(f"a memory of {quote(text)} cannot be read. Write it as 500M or 2G.")
+    return found
 
 
 def _plan(name: str, beam: int, polish: int) -> Strategy:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from budcache.cli.common import Json, app, check_writable, err, out
+from budcache.cli.common import Json, app, check_writable, err, first_line, out, say
+from budcache.errors import PipelineError
 from budcache.policy import Ladder, Policy, load
 from budcache.search import Evaluated, read_history
 
@@ -57,8 +58,11 @@ def _draw(path: Path, panel: str, subject: Any) -> None:
     from budcache.report import plots
 
     check_writable(path)
-    plots.save(path, lambda axes: getattr(plots, panel)(axes, subject))
-    err.print(f"drawn to {path}")
+    try:
+        plots.save(path, lambda axes: getattr(plots, panel)(axes, subject))
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path} cannot be drawn: {first_line(error)}. Choose a name that ends in .png.") from None
+    say(f"drawn to {path}", err)
 
 
 def _policies(found: Policy | Ladder) -> tuple[Policy, ...]:

@@ -9,6 +9,7 @@ single shortcut.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,25 +55,28 @@ class Trunk:
     compute: bool | None = None
     memo: Memo = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)  # per transformer, within this step
+    entered: Memo = field(default_factory=dict)  # hidden states that have entered a trunk and not left it
+    thread: int = 0
 
     def begin(self, compute: bool, memo: Memo | None = None) -> None:
         """Open a step: compute and remember, or reuse what `memo` (or the last computed step) holds."""
-        self.compute, self.calls = compute, {}
+        self.compute, self.calls, self.entered, self.thread = compute, {}, {}, threading.get_ident()
         if memo is not None:
             self.memo = memo
         elif compute:
             self.memo = {}
 
-    def enter(self, transformer: int) -> tuple[int, int]:
-        """Count a call of a transformer; returns the key of its residual."""
-        ordinal = self.calls.get(transformer, 0)
-        self.calls[transformer] = ordinal + 1
-        return transformer, ordinal
-
     def end(self) -> Memo:
         """Close the step; other pipelines may share the transformer and must find it as it was."""
         self.compute = None
+        if self.entered:
+            self.entered = {}
+            raise _SKIPPED
         return self.memo
+
+    def key(self, transformer: int) -> tuple[int, int]:
+        """Whose residual it is that the current call leaves behind or needs."""
+        return transformer, self.calls[transformer] - 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Trunk:
         copy = Trunk()
@@ -80,13 +84,18 @@ class Trunk:
         return copy
 
 
+_SKIPPED = PipelineError(
+    "this pipeline skips the first or the last block of its transformer in some calls (skip_guidance_layers?), so what "
+    'its trunk does cannot be told. Use reuse="output".'
+)
+
+
 class _Blocks(nn.ModuleList):
     """A list of blocks that is shortened to one shortcut while a step is reused."""
 
-    def __init__(self, original: nn.ModuleList, split: Split, position: int) -> None:
+    def __init__(self, original: nn.ModuleList, split: Split, first: bool, last: bool, trunks: list[Trunk]) -> None:
         super().__init__(original)
-        self.split, self.position = split, position
-        self.trunks: list[Trunk] = []
+        self.split, self.first, self.last, self.trunks = split, first, last, trunks
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):  # a slice of a ModuleList is made with its own class, which here takes more
@@ -94,72 +103,76 @@ class _Blocks(nn.ModuleList):
         return super().__getitem__(index)
 
     def __iter__(self) -> Iterator[Any]:
-        trunk = next((trunk for trunk in self.trunks if trunk.compute is not None), None)
         blocks = list(super().__iter__())
-        if trunk is None:
+        active = [trunk for trunk in self.trunks if trunk.compute is not None]
+        if len(active) > 1:  # runs in several threads: each has its own
+            active = [trunk for trunk in active if trunk.thread == threading.get_ident()]
+        if not active:
             return iter(blocks)
-        return iter(_computed(self, blocks, trunk) if trunk.compute else _reused(self, trunk))
+        trunk = active[0]
+        if self.first:  # the transformer begins a call
+            trunk.calls[self.owner] = trunk.calls.get(self.owner, 0) + 1
+        return iter(self._computed(blocks, trunk) if trunk.compute else [self._shortcut(trunk)] * self.first)
 
+    @property
+    def owner(self) -> int:
+        """All lists of one transformer share one number: the identity of their list of trunks."""
+        return id(self.trunks)
 
-def _computed(here: _Blocks, blocks: list[Any], trunk: Trunk) -> list[Any]:
-    """The blocks as they are, with an ear at the trunk's entrance and at its exit."""
-    if here.position == 0:
-        blocks[0] = _heard(blocks[0], trunk, here.split, entrance=_owner(here))
-    if here.position == len(here.split.blocks) - 1:
-        blocks[-1] = _heard(blocks[-1], trunk, here.split, exit=_owner(here))
-    return blocks
+    def _computed(self, blocks: list[Any], trunk: Trunk) -> list[Any]:
+        """The blocks as they are, with an ear at the trunk's entrance and at its exit."""
+        entrance, exit = blocks[0], blocks[-1]
 
+        def enter(*args: Any, **kwargs: Any) -> Any:
+            trunk.entered[trunk.key(self.owner)] = _hidden_in(args, kwargs)
+            return entrance(*args, **kwargs)
 
-def _heard(
-    block: Callable[..., Any], trunk: Trunk, split: Split, entrance: int | None = None, exit: int | None = None
-) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if entrance is not None:
-            trunk.memo[trunk.enter(entrance)] = _hidden_in(args, kwargs)
-        out = block(*args, **kwargs)
-        if exit is not None:
-            key = (exit, trunk.calls[exit] - 1)
-            trunk.memo[key] = (out if split.hidden is None else out[split.hidden]) - trunk.memo[key]
-        return out
+        def leave(*args: Any, **kwargs: Any) -> Any:
+            out = (enter if self.first and len(blocks) == 1 else exit)(*args, **kwargs)
+            before = trunk.entered.pop(trunk.key(self.owner), None)
+            if before is None:
+                raise _SKIPPED
+            trunk.memo[trunk.key(self.owner)] = self._hidden_out(out) - before
+            return out
 
-    return run
+        if self.first:
+            blocks[0] = enter
+        if self.last:
+            blocks[-1] = leave
+        return blocks
 
+    def _shortcut(self, trunk: Trunk) -> Callable[..., Any]:
+        """What a reused step runs in place of all blocks."""
 
-def _reused(here: _Blocks, trunk: Trunk) -> list[Any]:
-    if here.position > 0:
-        return []
-    owner, split = _owner(here), here.split
+        def shortcut(*args: Any, **kwargs: Any) -> Any:
+            hidden, residual = _hidden_in(args, kwargs), trunk.memo.get(trunk.key(self.owner))
+            if residual is None:
+                raise PipelineError(
+                    "a reused step calls a transformer (or a guidance branch) that no step before it computed. "
+                    "Compute the first step of each, for Wan 2.2 the one at the boundary between its experts too, "
+                    'or use reuse="output".'
+                )
+            if residual.shape != hidden.shape:
+                raise PipelineError(
+                    f"the hidden states changed from {list(residual.shape)} to {list(hidden.shape)} within a run, so "
+                    'the residual does not fit. Guidance that starts or stops midway needs reuse="output".'
+                )
+            hidden = hidden + residual
+            if self.split.hidden is None:
+                return hidden
+            text = kwargs["encoder_hidden_states"] if "encoder_hidden_states" in kwargs else args[1]
+            return (hidden, text) if self.split.hidden == 0 else (text, hidden)
 
-    def shortcut(*args: Any, **kwargs: Any) -> Any:
-        hidden, residual = _hidden_in(args, kwargs), trunk.memo.get(trunk.enter(owner))
-        if residual is None:
-            raise PipelineError(
-                "a reused step calls a transformer (or a guidance branch) that no step before it computed. "
-                "Compute the first step of each, for Wan 2.2 the one at the boundary between its experts too, "
-                'or use reuse="output".'
-            )
-        if residual.shape != hidden.shape:
-            raise PipelineError(
-                f"the hidden states changed from {list(residual.shape)} to {list(hidden.shape)} within a run, so the "
-                'residual does not fit. Guidance that starts or stops midway needs reuse="output".'
-            )
-        hidden = hidden + residual
-        if split.hidden is None:
-            return hidden
-        text = kwargs["encoder_hidden_states"] if "encoder_hidden_states" in kwargs else args[1]
-        return (hidden, text) if split.hidden == 0 else (text, hidden)
+        return shortcut
 
-    return [shortcut]
+    def _hidden_out(self, out: Any) -> Tensor:
+        hidden: Tensor = out if self.split.hidden is None else out[self.split.hidden]
+        return hidden
 
 
 def _hidden_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     hidden: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
     return hidden
-
-
-def _owner(here: _Blocks) -> int:
-    # All lists of one transformer share one number: the identity of their list of trunks.
-    return id(here.trunks)
 
 
 def attach(pipe: Any, trunk: Trunk) -> None:
@@ -169,21 +182,23 @@ def attach(pipe: Any, trunk: Trunk) -> None:
             "residual reuse skips the blocks into which a ControlNet adds its features, but the transformer adds "
             'them all the same, so they would count twice. Use reuse="output".'
         )
-    for transformer in map(bare, denoisers(pipe).values()):
+    transformers = [bare(module) for module in denoisers(pipe).values()]
+    for transformer in transformers:
         name = type(transformer).__name__
         if name not in SPLITS:
             raise PipelineError(
                 f"residual reuse knows the trunks of {', '.join(sorted(SPLITS))}, not of {name}. "
                 'Use reuse="output", which works for every pipeline.'
             )
-        trunks: list[Trunk] | None = None
-        for position, blocks in enumerate(SPLITS[name].blocks):
-            found = getattr(transformer, blocks)
-            if not isinstance(found, _Blocks):
-                found = transformer._modules[blocks] = _Blocks(found, SPLITS[name], position)
-            trunks = found.trunks = found.trunks if trunks is None else trunks
-        assert trunks is not None
-        trunks.append(trunk)
+    for transformer in transformers:
+        split = SPLITS[type(transformer).__name__]
+        names = [name for name in split.blocks if len(getattr(transformer, name))]
+        lists = [getattr(transformer, name) for name in names]
+        if not isinstance(lists[0], _Blocks):
+            trunks: list[Trunk] = []
+            lists = [_Blocks(blocks, split, blocks is lists[0], blocks is lists[-1], trunks) for blocks in lists]
+            transformer._modules.update(zip(names, lists, strict=True))
+        lists[0].trunks.append(trunk)
 
 
 def detach(pipe: Any, trunk: Trunk) -> None:

@@ -49,17 +49,26 @@ class BudcacheScheduler(StandIn):
         policy: what to carry out.
         default_steps: the number of steps that the pipeline asks for when its user names none.
         strength: whether the pipeline may start midway (image-to-image). It is then shown all K timesteps, so
-            that it finds its start where the full run has it, and loops over the computed ones only.
+            that it finds its start where the full run has it; what it takes from there are the computed ones.
+        own_sigmas: whether the pipeline's user can hand it sigmas or timesteps of his own.
     """
 
     # A saved pipeline names this class by its module. `budcache` is what users import, so it is named there.
     __module__ = "budcache"
 
-    def __init__(self, inner: Any, policy: Policy, default_steps: int | None = None, strength: bool = False) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        policy: Policy,
+        default_steps: int | None = None,
+        strength: bool = False,
+        own_sigmas: bool = True,
+    ) -> None:
         check_scheduler(inner)
         super().__init__(copy.deepcopy(inner))
         self.policy, self.default_steps, self.strength = policy, default_steps, strength
-        self.trunk = Trunk()
+        self.own_sigmas = own_sigmas
+        self.trunk, self._outputs = Trunk(), tuple[Tensor, ...]()
         self.stats = Stats()
         self.at_start: Callable[[], None] | None = None  # called at the start of every run
         self._restart()
@@ -68,11 +77,9 @@ class BudcacheScheduler(StandIn):
         self._k: int | None = None  # the step that the pipeline is at
         self._end = self.policy.steps
         self._position = 0  # computed steps begun
-        self._outputs: tuple[Tensor, ...] = ()
         self._plan: tuple[int, ...] = self.policy.mask.computed  # the steps at which the model is computed
         self._run_calls = 0
-        self.trunk.end()
-        self.trunk.memo = {}
+        self._forget()
 
     # What the pipeline looks at
 
@@ -82,19 +89,30 @@ class BudcacheScheduler(StandIn):
         everything = self.strength or self.policy.reuse == "residual"
         return tuple(range(self.policy.steps)) if everything else self.policy.mask.computed
 
+    def _planned(self, begin: int) -> tuple[int, ...]:
+        """The steps that are computed in a run from a step on; whatever comes first has nothing to reuse."""
+        return tuple(k for k, bit in enumerate(self.policy.mask) if k == begin or (bit and k > begin))
+
     @property
     def timesteps(self) -> Tensor:
         """The timesteps that the pipeline is to loop over."""
         timesteps: Tensor = self.inner.timesteps
         if len(timesteps) != self.policy.steps:
             return timesteps  # before `set_timesteps`
-        return Timesteps.of(timesteps[list(self._shown)], self._loop)
+        if len(self._shown) < self.policy.steps:
+            return self._rest(0)
+        rest = self._rest if self.policy.reuse == "output" else None
+        return Timesteps.of(timesteps, self._shown, self._loop_over_range, rest)
+
+    def _rest(self, begin: int) -> Tensor:
+        steps = self._planned(begin) if begin < self.policy.steps else ()
+        return Timesteps.of(self.inner.timesteps[list(steps)], steps, self._loop_over_planned)
 
     @property
     def sigmas(self) -> Tensor:
         """The noise levels that go with `timesteps`, and the one after the last."""
         sigmas: Tensor = self.inner.sigmas
-        if len(sigmas) != self.policy.steps + 1:
+        if len(sigmas) != self.policy.steps + 1 or len(self._shown) == self.policy.steps:
             return sigmas
         return sigmas[[*self._shown, self.policy.steps]]
 
@@ -112,23 +130,20 @@ class BudcacheScheduler(StandIn):
     def planned_calls(self) -> int:
         """How often the pipeline's loop will run from where it is set to begin."""
         begin = getattr(self.inner, "begin_index", None) or 0
-        if self.policy.reuse == "residual":
-            return self.policy.steps - begin
-        return sum(bit or k == begin for k, bit in enumerate(self.policy.mask) if k >= begin)
+        return self.policy.steps - begin if self.policy.reuse == "residual" else len(self._planned(begin))
 
-    def set_begin_index(self, begin_index: int = 0) -> None:
-        """Where an image-to-image pipeline starts, in steps of the full run."""
+    def _set_begin_index(self, begin_index: int = 0) -> None:
         if begin_index and not self.strength:
             raise PipelineError(
-                f"this pipeline starts at its step {begin_index}, but the policy begins at step 0. "
-                "Apply a policy to an image-to-image pipeline, whose `strength` is understood."
+                f"this pipeline starts at its step {begin_index}, but the policy was applied to one that starts at 0. "
+                "Remove it, make the image-to-image pipeline, and apply it there."
             )
         self.inner.set_begin_index(begin_index)
 
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
         steps, policy = self.policy.steps, self.policy
-        asked = inspect.signature(self.inner.set_timesteps).bind(*args, **kwargs).arguments
-        sigmas = asked.get("sigmas")
+        call = inspect.signature(self.inner.set_timesteps).bind(*args, **kwargs)
+        asked = call.arguments
         given = [asked[name] for name in ("sigmas", "timesteps") if asked.get(name) is not None]
         number = int(asked.get("num_inference_steps") or (len(given[0]) if given else 0))
         if number not in (steps, self.default_steps):
@@ -136,18 +151,20 @@ class BudcacheScheduler(StandIn):
                 f"this policy has {steps} steps but the pipeline was asked for {number}. "
                 f"Pass num_inference_steps={steps}, or search a policy of {number} steps."
             )
+        sigmas = asked.get("sigmas")
         plain = sigmas is not None and np.allclose(np.asarray(sigmas), np.linspace(1, 1 / number, number), atol=1e-6)
-        if given and not plain and (number != steps or policy.sigmas is not None):
+        special = bool(given) and not plain
+        if special and (number != steps or (policy.sigmas is not None and self.own_sigmas)):
             raise PipelineError(
                 "the pipeline was given its own sigmas or timesteps, but the policy decides the noise levels. "
-                "Leave them out, or apply a policy without sigmas."
+                f"Leave them out and pass num_inference_steps={steps}, or apply a policy without sigmas."
             )
         if number != steps:  # the user named no number, so the pipeline's default came: the policy's is meant
             if asked.get("num_inference_steps") is not None:
                 asked["num_inference_steps"] = steps
             if plain:
                 asked["sigmas"] = np.linspace(1, 1 / steps, steps)
-        self.inner.set_timesteps(**asked)
+        self.inner.set_timesteps(*call.args, **call.kwargs)
         if len(self.inner.timesteps) != steps:
             raise PipelineError(
                 f"{type(self.inner).__name__} makes {len(self.inner.timesteps)} timesteps out of {steps} steps, so a "
@@ -162,32 +179,42 @@ class BudcacheScheduler(StandIn):
 
     # What happens in the pipeline's loop
 
-    def _loop(self, start: int, stop: int) -> Iterator[Tensor]:
-        """The pipeline's `for t in timesteps`, from the start'th to before the stop'th of those it sees."""
-        shown, steps = self._shown, self.policy.steps
-        if len(shown) == steps:
-            self._end = stop
-            # Whatever comes first has nothing to reuse.
-            self._plan = tuple(k for k in range(start, stop) if k == start or self.policy.mask[k])
-        elif (start, stop) != (0, len(shown)):
+    def _loop_over_planned(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
+        """The pipeline's `for t in timesteps`, where it was shown the computed ones."""
+        if steps and steps != self._planned(steps[0]):
             raise PipelineError(
                 "the pipeline runs only a part of its timesteps (denoising_start or denoising_end?), but the policy "
                 "covers them all. Leave that argument out, or remove the policy."
             )
-        if start and self.policy.weights is not None:
+        return self._loop(steps, self.policy.steps)
+
+    def _loop_over_range(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
+        """The same where it was shown all; it may have taken a part of them."""
+        return self._loop(steps, steps[-1] + 1 if steps else 0)
+
+    def _loop(self, steps: tuple[int, ...], end: int) -> Iterator[Tensor]:
+        if not steps:
+            raise PipelineError("the pipeline has no step left to run. Raise its strength.")
+        begin, residual = steps[0], self.policy.reuse == "residual"
+        self._plan, self._end = tuple(k for k in self._planned(begin) if k < end), end
+        if begin and self.policy.weights is not None:
             raise PipelineError(
                 "the policy's blend weights were fitted to whole runs, but this one starts midway (strength below 1). "
                 "Use strength=1, or a policy without weights."
             )
-        residual = self.policy.reuse == "residual"
         try:
-            for k in range(start, stop) if residual else self._plan:
+            for k in steps if residual else self._plan:
                 self._k = k
                 if residual:
                     self.trunk.begin(compute=k in self._plan)
                 yield self.inner.timesteps[k]
         finally:  # also when the pipeline's loop is left by an exception, which drops this iterator
-            self.trunk.end()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Let go of what a run remembers: the decoder needs the memory."""
+        self.trunk.end()
+        self.trunk.memo, self._outputs = {}, ()
 
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("eta"):
@@ -249,6 +276,7 @@ class BudcacheScheduler(StandIn):
             "policy": self.policy.model_dump(mode="json", exclude_none=True),
             "default_steps": self.default_steps,
             "strength": self.strength,
+            "own_sigmas": self.own_sigmas,
         }
         settings["_class_name"] = type(self).__name__
         path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
@@ -266,11 +294,15 @@ class BudcacheScheduler(StandIn):
             raise PipelineError(f"{pretrained_model_name_or_path} holds no budcache policy. Load the stock scheduler.")
         inner_class = getattr(diffusers, str(ours.get("inner")), None)
         policy = parse(ours.get("policy"))
+        if not isinstance(policy, Policy):
+            raise PipelineError(
+                f"{pretrained_model_name_or_path} holds a ladder where a policy should be. Save it again."
+            )
         if inner_class is None or not issubclass(inner_class, SchedulerMixin):
             raise PipelineError(f"{ours.get('inner')!r} is not a scheduler of diffusers. Upgrade diffusers.")
-        assert isinstance(policy, Policy)
         settings["_class_name"] = ours["inner"]
-        return cls(inner_class.from_config(settings), policy, ours.get("default_steps"), bool(ours.get("strength")))
+        more = {name: ours[name] for name in ("default_steps", "strength", "own_sigmas") if name in ours}
+        return cls(inner_class.from_config(settings), policy, **more)
 
     @classmethod
     def load_config_file(

@@ -13,6 +13,7 @@ import copy
 import inspect
 import queue
 import threading
+import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,14 +88,14 @@ class _SeamScheduler(StandIn):
     @property
     def timesteps(self) -> Tensor:
         timesteps: Tensor = self.inner.timesteps
-        return Timesteps.of(timesteps, self._loop) if self.ready else timesteps
+        return Timesteps.of(timesteps, range(len(timesteps)), self._loop) if self.ready else timesteps
 
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
         self.inner.set_timesteps(*args, **kwargs)
         self.ready = True
 
-    def _loop(self, start: int, stop: int) -> Iterator[Tensor]:
-        self.begin = start
+    def _loop(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
+        self.begin = steps[0] if steps else len(self.inner.timesteps)
         if self.grad:
             torch.set_grad_enabled(True)  # this thread's own; the encoders before it ran without
         self.request = self.line.listen()
@@ -123,6 +124,19 @@ class _SeamScheduler(StandIn):
         self.line.replies.put(_Reply(sample, model_output, memo))
         self.request = self.line.listen()
         return _Stepped(self.request.x) if kwargs.get("return_dict", True) else (self.request.x,)
+
+    @property
+    def place(self) -> int:
+        """The step of the grid at which the model is being evaluated, or behind which."""
+        grid = levels(self.inner)[:-1]
+        sigma = self._level(self.request) if isinstance(self.request, _Request) else grid[self.begin]
+        return max(int((grid >= sigma.detach().to(grid)).sum()) - 1, 0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        raise PipelineError(
+            "this pipeline copies its scheduler (for sound?), so its model cannot be driven from outside. "
+            "A policy made by hand or for a similar pipeline can still be applied to it."
+        )
 
     def scale_model_input(self, sample: Tensor, timestep: Any = None) -> Tensor:
         inner = self.inner
@@ -177,7 +191,7 @@ class PipelineModel:
         call = {"output_type": "latent", **call, "num_inference_steps": steps}
         self._thread = threading.Thread(
             target=_run,
-            args=(twin, self._line, call, grad, _autocast()),
+            args=(twin, self._line, call, _autocast()),
             name="budcache-pipeline",
             daemon=True,  # an interpreter that exits does not wait for it
         )
@@ -278,21 +292,41 @@ class PipelineModel:
             raise PipelineError("this model is closed. Open the pipeline again.")
 
 
-def _run(twin: Any, line: _Line, call: dict[str, Any], grad: bool, autocast: dict[str, torch.dtype]) -> None:
+def _run(twin: Any, line: _Line, call: dict[str, Any], autocast: dict[str, torch.dtype]) -> None:
     """The thread: one ordinary call of the pipeline."""
     try:
         with contextlib.ExitStack() as ambient:
             for device, dtype in autocast.items():
                 ambient.enter_context(torch.autocast(device, dtype))
             ambient.enter_context(torch.no_grad())
-            # Undecorated, so that the loop may turn gradients on for itself.
-            function = inspect.unwrap(type(twin).__call__) if grad else type(twin).__call__
-            line.replies.put((function(twin, **call),))
+            line.replies.put((_counting_steps(type(twin).__call__, twin.scheduler)(twin, **call),))
     except _Abandoned:
         with contextlib.suppress(Exception):
             twin.maybe_free_model_hooks()  # what the pipeline would have done at its end
     except BaseException as error:
         line.replies.put(error)
+
+
+def _counting_steps(function: Any, scheduler: _SeamScheduler) -> Any:
+    """A pipeline's `__call__` in which `for i, t in enumerate(timesteps)` gives the step that t belongs to.
+
+    Pipelines look things up by that i (sigmas, guidance schedules), and we evaluate their model in any order and more
+    often than they have steps. So the function runs with an `enumerate` of its own, in a copy of its module's names; it
+    is taken undecorated, too, so that its loop may turn gradients on for itself.
+    """
+    function = inspect.unwrap(function)
+
+    def enumerate_steps(items: Any, start: int = 0) -> Iterator[tuple[int, Any]]:
+        if isinstance(getattr(items, "iterable", items), Timesteps):  # a progress bar holds them in `iterable`
+            for item in items:
+                yield scheduler.place - scheduler.begin + start, item
+        else:
+            yield from enumerate(items, start)
+
+    names = {**function.__globals__, "enumerate": enumerate_steps}
+    twin = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
 
 
 def _shut(line: _Line, pipe: Any, trunk: Trunk | None) -> None:

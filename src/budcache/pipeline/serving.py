@@ -21,6 +21,10 @@ from budcache.policy import Ladder, Origin, Policy, load
 
 __all__ = ["Handle", "applied", "apply"]
 
+# Pipelines that compute more from the number of steps than their timesteps, so that it has to be named: FLUX.2 shifts its
+# noise levels by it. Image-to-image pipelines find their start by it.
+_COUNTING = ("Flux2",)
+
 PolicyLike = Policy | Ladder | str | os.PathLike[str]
 
 
@@ -49,7 +53,12 @@ def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle
     parameters = inspect.signature(type(pipe).__call__).parameters
     steps = parameters.get("num_inference_steps")
     default_steps = steps.default if steps is not None and isinstance(steps.default, int) else None
-    ours = BudcacheScheduler(scheduler, policy, default_steps, strength="strength" in parameters)
+    strength = "strength" in parameters
+    if strength or type(pipe).__name__.startswith(_COUNTING):
+        default_steps = None
+    ours = BudcacheScheduler(
+        scheduler, policy, default_steps, strength, own_sigmas=bool({"sigmas", "timesteps"} & set(parameters))
+    )
     if policy.reuse == "residual":
         attach(pipe, ours.trunk)
     pipe.scheduler = ours
@@ -57,7 +66,7 @@ def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle
         ours.at_start = _AdapterWatch(pipe, policy.origin)
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
-    return Handle(pipe, scheduler)
+    return Handle(pipe, scheduler, pipe.progress_bar)
 
 
 @contextmanager
@@ -73,8 +82,8 @@ def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iter
 class Handle:
     """A policy on a pipeline: what it does, and how to take it off."""
 
-    def __init__(self, pipe: Any, original: Any) -> None:
-        self._pipe, self._original, self._ours = pipe, original, pipe.scheduler
+    def __init__(self, pipe: Any, original: Any, bar: Any) -> None:
+        self._pipe, self._original, self._ours, self._bar = pipe, original, pipe.scheduler, bar
 
     @property
     def policy(self) -> Policy:
@@ -95,7 +104,7 @@ class Handle:
     def remove(self) -> None:
         """Give the pipeline back as it was; a second time does nothing."""
         pipe = self._pipe
-        if isinstance(pipe.__dict__.get("progress_bar"), _ProgressBar):
+        if pipe.__dict__.get("progress_bar") is self._bar:
             del pipe.__dict__["progress_bar"]
         if self.policy.reuse == "residual":
             detach(pipe, self._ours.trunk)
@@ -163,6 +172,12 @@ class _Tie:
     @property
     def pipe(self) -> Any:
         return self.ref()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "ref": self.pipe}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, ref=weakref.ref(state["ref"]))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # A pipeline that is being copied is registered in `memo` before its attributes are copied.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,21 +21,33 @@ from budcache.errors import PipelineError
 
 __all__ = ["StandIn", "Timesteps", "check_scheduler", "clone", "install", "levels", "retime"]
 
+Loop = Callable[[tuple[int, ...]], Iterator[Tensor]]
+Rest = Callable[[int], Tensor]
+
 
 class Timesteps(Tensor):
-    """Timesteps that know when a pipeline loops over them, and over which part of them.
+    """Timesteps that know when a pipeline loops over them, and which steps they are.
 
-    To everything else (`len`, slicing, arithmetic, comparison) it is the plain tensor that it is.
+    To everything else (`len`, indexing, arithmetic, comparison) it is the plain tensor that it is.
     """
 
-    iterate: Callable[[int, int], Iterator[Tensor]]
-    start: int
+    steps: tuple[int, ...]  # of the full run, one per value
+    loop: Loop
+    rest: Rest | None
 
     @classmethod
-    def of(cls, values: Tensor, iterate: Callable[[int, int], Iterator[Tensor]], start: int = 0) -> Timesteps:
-        """Timesteps whose `for` loop runs `iterate(start, stop)` instead of over the values."""
+    def of(cls, values: Tensor, steps: Sequence[int], loop: Loop, rest: Rest | None = None) -> Timesteps:
+        """Timesteps of some steps.
+
+        Args:
+            values: the timesteps.
+            steps: which steps they are.
+            loop: what a `for` loop over them runs through, given the steps.
+            rest: what is left from a place on, if not just the values there: this is how an image-to-image pipeline
+                finds its start.
+        """
         timesteps = values.as_subclass(cls)
-        timesteps.iterate, timesteps.start = iterate, start
+        timesteps.steps, timesteps.loop, timesteps.rest = tuple(steps), loop, rest
         return timesteps
 
     # Results of arithmetic are plain tensors: only slices are still something to loop over.
@@ -43,12 +55,14 @@ class Timesteps(Tensor):
 
     def __getitem__(self, index: Any) -> Tensor:
         values = self.as_subclass(Tensor)
-        if isinstance(index, slice) and index.step in (None, 1):
-            return Timesteps.of(values[index], self.iterate, self.start + index.indices(len(values))[0])
-        return values[index]
+        if not isinstance(index, slice) or index.step not in (None, 1):
+            return values[index]
+        if self.rest is not None and index.stop is None:
+            return self.rest(index.indices(len(values))[0])
+        return Timesteps.of(values[index], self.steps[index], self.loop)
 
     def __iter__(self) -> Iterator[Tensor]:
-        return self.iterate(self.start, self.start + len(self))
+        return self.loop(self.steps)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self.as_subclass(Tensor).clone()
@@ -69,6 +83,25 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
         if name == "inner" or (name.startswith("__") and name.endswith("__")) or hasattr(type(self), name):
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A pipeline may write to its scheduler too; what is the inner one's is written there.
+        theirs = "inner" in vars(self) and name not in vars(self) and not hasattr(type(self), name)
+        if theirs and hasattr(self.inner, name):
+            setattr(self.inner, name, value)
+        elif isinstance(getattr(type(self), name, None), property):
+            raise PipelineError(f"scheduler.{name} cannot be set while budcache stands in for the scheduler.")
+        else:
+            super().__setattr__(name, value)
+
+    # Pipelines ask whether a scheduler has this, so it is there only if the inner one has it.
+    @property
+    def set_begin_index(self) -> Callable[..., None]:
+        """As the inner scheduler's."""
+        return _signed(self._set_begin_index, self.inner.set_begin_index)
+
+    def _set_begin_index(self, begin_index: int = 0) -> None:
+        self.inner.set_begin_index(begin_index)
 
     # diffusers reads the *signatures* of these two to learn what a scheduler can take, so they are the inner one's.
     @property
@@ -180,7 +213,7 @@ def check_scheduler(scheduler: Any) -> None:
     if order != 1:
         raise PipelineError(f"{name} calls the model {order} times a step, so a step cannot be reused. {_INSTEAD}")
     expected = ["model_output", "timestep", "sample"]
-    if list(inspect.signature(scheduler.step).parameters)[:3] != expected:
+    if not hasattr(scheduler, "step") or list(inspect.signature(scheduler.step).parameters)[:3] != expected:
         raise PipelineError(f"{name}.step does not take {', '.join(expected)}, so it cannot be wrapped. {_INSTEAD}")
     if _is_stochastic(scheduler):
         raise PipelineError(f"{name} adds fresh noise at its steps, so what is reused would not fit. {_INSTEAD}")

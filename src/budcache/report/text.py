@@ -32,28 +32,27 @@ def describe(found: Policy | Ladder) -> RenderableType:
 
 
 def _table(rungs: tuple[Policy, ...]) -> Table:
+    """One row a rung; columns that would be empty are left out, and long strips are folded."""
+    qualities = [rung.quality or Quality() for rung in rungs]
+    columns: dict[str, list[str]] = {
+        "calls": [str(rung.budget) for rung in rungs],
+        "fewer": [f"{rung.steps / rung.budget:.2f}x" for rung in rungs],
+        f"steps ({COMPUTED} computes, {REUSED} reuses)": [strip(rung.mask) for rung in rungs],
+        "reuse": [rung.reuse if rung.weights is None else f"blend of {max(map(len, rung.weights))}" for rung in rungs],
+        "sigmas": ["-" if rung.sigmas is None else "own" for rung in rungs],
+        "PSNR": [_number(quality.psnr, ".1f") for quality in qualities],
+        "SSIM": [_number(quality.ssim, ".3f") for quality in qualities],
+        "samples": [_number(quality.samples, "d") for quality in qualities],
+    }
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("calls", justify="right")
-    table.add_column("fewer", justify="right")
-    table.add_column(f"steps ({COMPUTED} computes, {REUSED} reuses)", no_wrap=True)
-    table.add_column("reuse")
-    table.add_column("sigmas")
-    table.add_column("PSNR", justify="right")
-    table.add_column("SSIM", justify="right")
-    table.add_column("samples", justify="right")
-    for rung in rungs:
-        quality = rung.quality or Quality()
-        reuse = rung.reuse if rung.weights is None else f"blend of {max(map(len, rung.weights))}"
-        table.add_row(
-            str(rung.budget),
-            f"{rung.steps / rung.budget:.2f}x",
-            strip(rung.mask),
-            reuse,
-            "own" if rung.sigmas is not None else "-",
-            _number(quality.psnr, ".1f"),
-            _number(quality.ssim, ".3f"),
-            _number(quality.samples, "d"),
+    kept = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
+    for name in kept:
+        strips = name.startswith("steps")
+        table.add_column(
+            name, no_wrap=not strips, overflow="fold", justify="left" if strips or name == "reuse" else "right"
         )
+    for row in zip(*kept.values(), strict=True):
+        table.add_row(*row)
     return table
 
 

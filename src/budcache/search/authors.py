@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
+from budcache.errors import SearchError
 from budcache.mask import Mask
 from budcache.search.space import Space
 from budcache.search.strategy import Ask, Phase, Proposals
@@ -30,6 +31,12 @@ class Authors:
     cold: float = 1e-5
     rounds: int = 20  # of climbing, at most
     wan: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cold < self.hot:
+            raise SearchError(f"temperatures must fall from above to above zero, got {self.hot:g} to {self.cold:g}.")
+        if self.iterations < 1 or self.restarts < 1 or self.rounds < 0:
+            raise SearchError("iterations and restarts must be at least 1, rounds at least 0.")
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
         """Anneal and climb, one budget after the other; see `Strategy`."""

@@ -36,8 +36,8 @@ class LadderSearch:
     rounds: int = 3
 
     def __post_init__(self) -> None:
-        if self.beam < 1 or self.polish < 0:
-            raise SearchError(f"a ladder needs a beam of at least 1 and a polish of at least 0, got {self}.")
+        if self.beam < 1 or self.polish < 0 or self.rounds < 0:
+            raise SearchError(f"a ladder needs a beam of at least 1, and polish and rounds of at least 0, got {self}.")
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
         """Layer by layer, then polish; see `Strategy`. Nothing is left to chance."""

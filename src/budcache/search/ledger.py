@@ -6,6 +6,7 @@ from the ledger, without the model, until it comes to where it was killed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from budcache.errors import SearchError
+from budcache.errors import PolicyError, SearchError
 from budcache.files import quote
 from budcache.mask import Mask
 from budcache.score import Score
@@ -37,22 +38,28 @@ class Ledger:
         self.spent = 0  # sample-calls, by all the runs of this search before this one
         header = {"ledger": VERSION, "search": dict(search)}
         try:
-            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise SearchError(f"the ledger {path} cannot be read: {error}. Choose another --ledger.") from None
-        # The last line may have been cut off by a kill; a line is whole only with its end.
-        lines = text.split("\n")
-        whole = lines[:-1]
+            data = self.path.read_bytes() if self.path.exists() else b""
+            # The last line may have been cut off by a kill; a line is whole only with its end.
+            end = data.rfind(b"\n") + 1
+            whole = data[:end].decode().splitlines()
+        except OSError as error:
+            reason = error.strerror or error
+            raise SearchError(f"the ledger {path} cannot be read: {reason}. Choose another --ledger.") from None
+        except UnicodeDecodeError:
+            raise self._foreign() from None
+        first = json.dumps(header)
         if whole:
             self._check(whole[0], header)
             for line in whole[1:]:
                 self._read(line)
+        elif not first.encode().startswith(data):  # not the beginning of ours, so somebody else's file
+            raise self._foreign()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not whole:
-                self.path.write_text(json.dumps(header) + "\n", encoding="utf-8")
-            elif lines[-1]:
-                self.path.write_text("\n".join(whole) + "\n", encoding="utf-8")
+                self.path.write_text(first + "\n", encoding="utf-8")
+            elif end < len(data):
+                os.truncate(self.path, end)  # what is whole is not touched
             self._file = self.path.open("a", encoding="utf-8")
         except OSError as error:
             raise self._full(error) from None
@@ -71,7 +78,8 @@ class Ledger:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk, said already when the line was written
+            self._file.close()
 
     def _write(self, entry: dict[str, Any]) -> None:
         try:
@@ -83,12 +91,14 @@ class Ledger:
     def _check(self, line: str, header: dict[str, Any]) -> None:
         try:
             found = json.loads(line)
-            theirs = found["search"]
+            theirs = dict(found["search"])
             version = found["ledger"]
-        except (ValueError, TypeError, KeyError):
-            raise SearchError(f"{self.path} is not a ledger. Choose another --ledger, or remove the file.") from None
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise self._foreign() from None
         if version != VERSION:
-            raise SearchError(f"{self.path} is a ledger of version {version}, this is {VERSION}. Remove the file.")
+            raise SearchError(
+                f"{self.path} is a ledger of version {quote(version)}, this is {VERSION}. Remove the file."
+            )
         ours = json.loads(json.dumps(header["search"]))
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
@@ -102,10 +112,13 @@ class Ledger:
             entry = json.loads(line)
             self.known[Mask.parse(entry["mask"])] = Score(float(entry["loss"]), tuple(entry["arrivals"]))
             self.spent = max(self.spent, int(entry["calls"]))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, PolicyError, RecursionError):
             raise SearchError(
                 f"the ledger {self.path} has a line that is not a score: {quote(line)}. Remove the line or the file."
             ) from None
+
+    def _foreign(self) -> SearchError:
+        return SearchError(f"{self.path} is not a ledger. Choose another --ledger, or remove the file.")
 
     def _full(self, error: OSError) -> SearchError:
         return SearchError(
@@ -127,5 +140,5 @@ def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:
         ]
     except OSError as error:
         raise SearchError(f"the ledger {path} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, TypeError, KeyError, IndexError):
+    except (ValueError, TypeError, KeyError, IndexError, PolicyError, RecursionError):
         raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None

@@ -32,6 +32,10 @@ class RandomMasks:
 
     count: int = 100
 
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise SearchError(f"a random search needs at least 1 mask, got {self.count}.")
+
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
         """See `Strategy`."""
         for budget in budgets:
