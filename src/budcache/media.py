@@ -11,7 +11,7 @@ from PIL import Image
 
 from budcache.errors import PipelineError
 
-__all__ = ["pictures", "save"]
+__all__ = ["check_format", "pictures", "read", "save"]
 
 Picture = Image.Image
 
@@ -41,12 +41,31 @@ def _from_array(frame: Any) -> Picture:
     return Image.fromarray(array)
 
 
+def read(path: Path) -> Picture:
+    """A picture from a file."""
+    try:
+        return Image.open(path).convert("RGB")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not a picture"
+        raise PipelineError(f"{path} cannot be read: {reason}. Give a PNG or JPEG file.") from None
+
+
+def check_format(path: Path) -> None:
+    """Refuse an ending that can be neither a picture nor a video, before any work is done."""
+    Image.init()
+    ending = path.suffix.lower()
+    if ending and ending != ".mp4" and Image.registered_extensions().get(ending) not in Image.SAVE:
+        raise PipelineError(
+            f"{path} ends in {ending}, which cannot be written. Use .png for pictures, .mp4 for videos."
+        )
+
+
 def save(sample: Picture | Sequence[Picture], path: Path, fps: int = 16) -> Path:
     """Write one sample; a video goes to .mp4 where imageio is installed, else to .gif."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(sample, Picture):
-            path = path if path.suffix.lower() in Image.registered_extensions() else path.with_suffix(".png")
+            path = path.with_suffix(".png") if path.suffix.lower() in ("", ".mp4") else path
             sample.save(path)
             return path
         return _save_video(list(sample), path, fps)

@@ -230,7 +230,7 @@ class Policy(_Value):
         found = load(path)
         if isinstance(found, Ladder):
             raise PolicyError(
-                f"{path} is a ladder of budgets {found.budgets_text}, not one policy. Choose one with budget=."
+                f"{path} is a ladder of budgets {found.budgets_text}, not one policy. Choose one of them as the budget."
             )
         return found
 
@@ -281,7 +281,7 @@ class Ladder(_Value):
             if rung.budget == budget:
                 return rung
         below = [b for b in self.budgets if b < budget]
-        hint = f"ladder.at_most({budget}) takes the one of {below[-1]}." if below else "Choose one of them."
+        hint = f"The nearest below has {below[-1]} (at_most)." if below else "Choose one of them."
         raise PolicyError(f"this ladder has no rung of {budget} calls, only of {self.budgets_text}. {hint}")
 
     def at_most(self, budget: int) -> Policy:

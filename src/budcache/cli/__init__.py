@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
 
 from budcache import __version__
 from budcache.cli import demo, generate, search, show  # noqa: F401  (each adds its command)
-from budcache.cli.common import app, err, out
-from budcache.errors import BudcacheError
+from budcache.cli.common import app, out, tell
+from budcache.errors import BudcacheError, BudcacheWarning
 
 __all__ = ["main"]
 
@@ -24,11 +25,15 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 def main() -> None:
     """Run a command; a user's mistake earns a sentence and exit code 2, not a traceback."""
+    warnings.showwarning = _warn
     try:
         app()
     except BudcacheError as error:
-        err.print(f"budcache: {error}", markup=False, soft_wrap=True)
+        tell(str(error))
         sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("budcache: stopped.", markup=False)
-        sys.exit(130)
+
+
+def _warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """A warning without the line of code that it came from."""
+    if issubclass(category, BudcacheWarning):
+        tell(f"warning: {message}")

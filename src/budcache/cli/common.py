@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +22,25 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 out, err = Console(highlight=False, emoji=False), Console(stderr=True, highlight=False, emoji=False)
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a function a command; an interrupt ends it with a sentence."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except KeyboardInterrupt:
+            tell("stopped. What was finished is kept, and a search goes on with the same command.")
+            raise typer.Exit(130) from None
+
+    return app.command()(run)
+
+
+def tell(text: str) -> None:
+    """A sentence to the user, beside what goes to the standard output."""
+    err.print(f"budcache: {text}", markup=False, soft_wrap=True)
 
 
 Dtype = Literal["float32", "float16", "bfloat16"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from budcache.api import search_in_full
-from budcache.cli.common import app, check_writable, err, open_pipeline, out
+from budcache.cli.common import check_writable, command, err, open_pipeline, out
 from budcache.cli.search import Bar
 from budcache.mask import Mask
 from budcache.policy import Policy
@@ -20,7 +20,7 @@ from budcache.search import LadderSearch
 MODEL, STEPS, BUDGETS, SHOWN = "tiny-flux", 28, range(4, 13), 9
 
 
-@app.command()
+@command
 def demo(
     folder: Annotated[Path, typer.Option("--out", "-o", help="Where to write the pictures.")] = Path("out/demo"),
     prompts: Annotated[int, typer.Option(min=1, max=64, help="How many evaluation prompts to measure on.")] = 16,

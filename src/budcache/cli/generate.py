@@ -19,8 +19,8 @@ from budcache.cli.common import (
     Negative,
     Numbers,
     Width,
-    app,
     check_writable,
+    command,
     err,
     first_line,
     open_pipeline,
@@ -31,7 +31,7 @@ from budcache.errors import PipelineError
 from budcache.policy import Policy
 
 
-@app.command()
+@command
 def generate(
     model: ModelArgument,
     prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
@@ -39,7 +39,9 @@ def generate(
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
     out_path: Annotated[Path, typer.Option("--out", "-o", help="A file, or a folder for several.")] = Path("out.png"),
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the full run; default: the model's.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the first sample; the next ones count up.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Seed of the first sample; the next ones count up.")
+    ] = 0,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Samples per prompt.")] = 1,
     height: Height = None,
     width: Width = None,
@@ -47,6 +49,8 @@ def generate(
     fps: Annotated[int, typer.Option(min=1, help="Frames per second of a video.")] = 16,
     guidance: Guidance = None,
     negative: Negative = None,
+    image: Annotated[Path | None, typer.Option(help="A picture to start from, for pipelines that want one.")] = None,
+    strength: Annotated[float | None, typer.Option(min=0, max=1, help="How far to leave that picture.")] = None,
     device: Device = None,
     dtype: Numbers = None,
     as_json: Json = False,
@@ -68,10 +72,13 @@ def generate(
         num_frames=frames,
         guidance_scale=guidance,
         negative_prompt=negative,
+        image=media.read(image) if image is not None else None,
+        strength=strength,
     )
     jobs = [(text, seed + i) for text in prompt for i in range(count)]
     paths = _paths(out_path, len(jobs))
     for path in paths:  # before the work, not after it
+        media.check_format(path)
         check_writable(path)
     written: list[dict[str, Any]] = []
     for (text, number), path in zip(jobs, paths, strict=True):
@@ -109,7 +116,7 @@ def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> 
     call |= {"generator": torch.Generator("cpu").manual_seed(seed)}
     try:
         if policy is None:
-            return pipe(**call), pipe.num_timesteps
+            return pipe(**call), int(getattr(pipe, "num_timesteps", 0))
         with applied(pipe, policy) as handle:
             output = pipe(**call)
         return output, handle.stats().last_run_calls

@@ -22,8 +22,8 @@ from budcache.cli.common import (
     Negative,
     Numbers,
     Width,
-    app,
     check_writable,
+    command,
     err,
     first_line,
     open_pipeline,
@@ -41,8 +41,8 @@ from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Strateg
 CALIBRATION_PROMPTS = 8
 
 
-@app.command("search")
-def search_command(
+@command
+def search(
     model: ModelArgument,
     budgets: Annotated[str, typer.Option("--budgets", "--budget", "-b", help="Model calls: 8, or 5,6,8, or 4-12.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps of the full run.")] = 28,

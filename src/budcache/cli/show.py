@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from budcache.cli.common import Json, app, check_writable, err, first_line, out, say
+from budcache.cli.common import Json, check_writable, command, err, first_line, out, say
 from budcache.errors import PipelineError
 from budcache.policy import Ladder, Policy, load
 from budcache.search import Evaluated, read_history
 
 
-@app.command()
+@command
 def show(
     file: Annotated[Path, typer.Argument(help="A policy or ladder file, or the .ledger.jsonl of a search.")],
     plot: Annotated[Path | None, typer.Option(help="Also draw it: masks, or the search's convergence, as PNG.")] = None,

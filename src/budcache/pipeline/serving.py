@@ -21,8 +21,8 @@ from budcache.policy import Ladder, Origin, Policy, load
 
 __all__ = ["Handle", "applied", "apply"]
 
-# Pipelines that compute more from the number of steps than their timesteps, so that it has to be named: FLUX.2 shifts its
-# noise levels by it. Image-to-image pipelines find their start by it.
+# Pipelines that compute more from the number of steps than their timesteps, so that it has to be named: FLUX.2 shifts
+# its noise levels by it. (Image-to-image pipelines find their start by it.)
 _COUNTING = ("Flux2",)
 
 PolicyLike = Policy | Ladder | str | os.PathLike[str]
@@ -125,13 +125,13 @@ def choose(policy: PolicyLike, budget: int | None = None) -> Policy:
             return policy[budget]
         if len(policy) == 1:
             return policy.rungs[0]
-        raise PolicyError(f"this is a ladder of budgets {policy.budgets_text}. Choose one with budget=.")
+        raise PolicyError(f"this is a ladder of budgets {policy.budgets_text}. Choose one of them as the budget.")
     if not isinstance(policy, Policy):
         raise PolicyError(f"expected a policy, a ladder or a path, got {type(policy).__name__}.")
     if budget is not None and budget != policy.budget:
         raise PolicyError(
-            f"budget={budget} was asked for, but this policy makes {policy.budget} calls. "
-            "Leave budget out, or pass a ladder."
+            f"a budget of {budget} was asked for, but this policy makes {policy.budget} calls. "
+            "Leave the budget out, or give a ladder."
         )
     return policy
 
