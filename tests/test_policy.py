@@ -172,6 +172,11 @@ def ladders(draw):
     return Ladder.of([draw(policies(steps, budget)) for budget in budgets])
 
 
+bare_ladders = st.sets(st.integers(1, 8), min_size=1).map(
+    lambda budgets: Ladder.of([Policy(mask=Mask.uniform(8, budget)) for budget in budgets])
+)
+
+
 # Files and values are the same thing.
 
 
@@ -279,7 +284,7 @@ def test_text_that_looks_like_rows_of_numbers_is_left_alone(scratch, text):
 def test_a_ladder_file_is_not_one_policy():
     text = naming(LADDER_FILE, refusal(Policy.load, LADDER_FILE))
     assert "2, 4, 6" in text
-    assert "budget=" in text
+    assert "as the budget" in text
 
 
 def test_files_are_for_people_too(tmp_path):
@@ -301,13 +306,13 @@ def test_a_ladder_is_indexed_by_budget():
     assert None not in ladder
 
 
-@given(ladders(), st.integers(-2, 10))
+@given(bare_ladders, st.integers(-2, 10))
 def test_at_most_takes_the_dearest_affordable_rung(ladder, budget):
     assume(budget >= ladder.budgets[0])
     assert ladder.at_most(budget).budget == max(b for b in ladder.budgets if b <= budget)
 
 
-@given(ladders(), st.randoms())
+@given(bare_ladders, st.randoms())
 def test_a_ladder_sorts_its_policies(ladder, random):
     rungs = list(ladder)
     random.shuffle(rungs)
@@ -317,8 +322,8 @@ def test_a_ladder_sorts_its_policies(ladder, random):
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda ladder: ladder[5], ["5 calls", "2, 4, 6", "at_most(5)", "one of 4"]),
-        (lambda ladder: ladder[100], ["100 calls", "2, 4, 6", "at_most(100)", "one of 6"]),
+        (lambda ladder: ladder[5], ["5 calls", "2, 4, 6", "nearest below has 4"]),
+        (lambda ladder: ladder[100], ["100 calls", "2, 4, 6", "nearest below has 6"]),
         (lambda ladder: ladder[1], ["1 calls", "2, 4, 6", "Choose one of them"]),
         (lambda ladder: ladder.at_most(1), ["at most 1 calls", "smallest costs 2"]),
         (lambda ladder: ladder.at_most(-1), ["at most -1 calls", "smallest costs 2"]),
@@ -364,6 +369,7 @@ def test_a_tall_ladder_is_refused_briefly(tmp_path):
         (lambda: Policy(mask="11", origin=Quality()), "origin"),
         (lambda: Origin(height=-1), "height is -1"),
         (lambda: Origin(model="x" * 5000), "model"),
+        (lambda: Origin(model=b"FLUX"), "b'FLUX'"),
         (lambda: Origin(colour="red"), "'colour'"),
         (lambda: Origin(scheduler_settings={"betas": object()}), "scheduler_settings"),
         (lambda: Origin(scheduler_settings={"betas": {1: 2}}), "scheduler_settings"),
@@ -721,7 +727,7 @@ def test_a_saved_file_may_be_shared(tmp_path):
 @pytest.mark.parametrize("reason", [OSError(28, "No space left on device"), PermissionError(1, "Not permitted")])
 def test_a_failed_save_leaves_what_was_there(tmp_path, monkeypatch, reason):
     file = Policy(mask="10").save(tmp_path / "a.json")
-    monkeypatch.setattr(os, "replace", failing(reason))
+    monkeypatch.setattr(Path, "replace", failing(reason))
     text = naming(file, refusal(Policy(mask="11").save, file))
     assert reason.strerror in text
     assert load(file) == Policy(mask="10")
@@ -730,7 +736,7 @@ def test_a_failed_save_leaves_what_was_there(tmp_path, monkeypatch, reason):
 
 def test_an_interrupted_save_leaves_what_was_there(tmp_path, monkeypatch):
     file = Policy(mask="10").save(tmp_path / "a.json")
-    monkeypatch.setattr(os, "replace", failing(KeyboardInterrupt()))
+    monkeypatch.setattr(Path, "replace", failing(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         Policy(mask="11").save(file)
     assert load(file) == Policy(mask="10")

@@ -1,9 +1,9 @@
 """The only code that knows diffusers: driving a pipeline's model, and serving policies."""
 
+from budcache.pipeline.driven import PipelineModel, decode
 from budcache.pipeline.origin import describe
 from budcache.pipeline.samples import merge
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
-from budcache.pipeline.seam import PipelineModel, decode
 from budcache.pipeline.serving import Handle, applied, apply
 
 __all__ = ["BudcacheScheduler", "Handle", "PipelineModel", "Stats", "applied", "apply", "decode", "describe", "merge"]

@@ -1,0 +1,181 @@
+"""Any stock pipeline as a `Model`: driven from outside, through the seam."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from budcache.errors import PipelineError
+from budcache.pipeline.residual import Trunk, attach, detach
+from budcache.pipeline.samples import merge
+from budcache.pipeline.scheduler import BudcacheScheduler
+from budcache.pipeline.seam import Finish, Line, Reply, Request, SeamScheduler, run_pipeline
+from budcache.pipeline.standin import check_scheduler, clone, install, levels
+from budcache.policy import Reuse
+from budcache.solvers import Solver
+
+__all__ = ["PipelineModel", "decode"]
+
+
+class PipelineModel:
+    """A stock pipeline, held open at its denoising loop, as a `Model`.
+
+    Args:
+        pipe: any diffusers pipeline; it is left exactly as it is.
+        steps: K of the full run.
+        reuse: "output" or "residual"; what a memo is.
+        grad: make velocities differentiable in x and sigma.
+        **call: keyword arguments of the pipeline's `__call__`: prompts (a list makes a batch), embeddings,
+            images, sizes, guidance, generators. `output_type` says what `finish` returns.
+
+    Attributes:
+        noise: the sample at which the pipeline's own run begins, shape [N, ...], in its own latent layout.
+        sigmas: the effective noise levels of that run, shape [K + 1].
+        begin: the step at which it begins; not 0 only for image-to-image with `strength` below 1.
+        calls: how often the model was really evaluated.
+
+    Use it in a `with` block, or close it: until then a thread waits inside the pipeline.
+    """
+
+    def __init__(self, pipe: Any, *, steps: int, reuse: Reuse = "output", grad: bool = False, **call: Any) -> None:
+        if isinstance(pipe.scheduler, BudcacheScheduler):
+            raise PipelineError("this pipeline carries a policy. Call remove() on its handle first.")
+        check_scheduler(pipe.scheduler)
+        self.reuse_mode, self.calls = reuse, 0
+        self._line, self._trunk = Line(), Trunk() if reuse == "residual" else None
+        if self._trunk is not None:
+            attach(pipe, self._trunk)
+        # A shallow copy shares every network with the pipeline but has its own scheduler, progress bar and flags.
+        twin = copy.copy(pipe)
+        self._scheduler = twin.scheduler = SeamScheduler(pipe.scheduler, self._line, self._trunk, grad)
+        twin.set_progress_bar_config(disable=True)
+        call = {"output_type": "latent", **call, "num_inference_steps": steps}
+        self._thread = threading.Thread(
+            target=run_pipeline,
+            args=(twin, self._line, call, _autocast()),
+            name="budcache-pipeline",
+            daemon=True,  # an interpreter that exits does not wait for it
+        )
+        # The thread knows the line but not this object, so that dropping this object ends the thread.
+        self._shut = weakref.finalize(self, _shut, self._line, pipe, self._trunk)
+        self._thread.start()
+        self._first = self._ask(Request())
+        self.noise, self.begin = self._first.x, self._scheduler.begin
+        self.sigmas = levels(self._scheduler.inner)
+        if len(self.sigmas) != steps + 1:
+            self.close()
+            raise PipelineError(
+                f"{type(pipe.scheduler).__name__} makes {len(self.sigmas) - 1} timesteps out of {steps} steps, so "
+                "masks do not fit it. Use a scheduler that makes one a step."
+            )
+
+    def compute(self, x: Tensor, sigma: Tensor) -> tuple[Tensor, Any]:
+        """Evaluate the pipeline's model, guidance included; see `Model`."""
+        # The first sample at the first level was evaluated when the pipeline was opened.
+        reply = self._first if self._is_first(x, sigma) else self._ask(Request(x.to(self.noise.dtype), sigma))
+        return reply.v, reply.v if self._trunk is None else reply.memo
+
+    def reuse(self, x: Tensor, sigma: Tensor, memo: Any) -> Tensor:
+        """The velocity from a memo: the output itself, or embedder and head around the trunk's residual."""
+        if self._trunk is None:
+            output: Tensor = memo
+            return output
+        return self._ask(Request(x.to(self.noise.dtype), sigma, memo)).v
+
+    def solver(self, sigmas: Tensor | None = None) -> Solver:
+        """The pipeline's own scheduler as a pure function, on its own noise levels or on others."""
+        start = copy.deepcopy(self._scheduler.inner)
+        if sigmas is not None:
+            install(start, tuple(sigmas.tolist()))
+        if hasattr(start, "set_begin_index"):
+            start.set_begin_index(self.begin)
+
+        def solve(x: Tensor, v: Tensor, here: Tensor, there: Tensor, past: Any) -> tuple[Tensor, Any]:
+            k, scheduler = (self.begin, start) if past is None else past
+            scheduler = clone(scheduler)
+            if hasattr(scheduler, "is_scale_input_called"):
+                scheduler.is_scale_input_called = True  # it was, by the pipeline, on the seam's own scheduler
+            x = scheduler.step(v, scheduler.timesteps[k], x, return_dict=False)[0]
+            return x, (k + 1, scheduler)
+
+        return solve
+
+    def finish(self, x: Tensor) -> Any:
+        """Let the pipeline end with `x` as its final latents; returns what its `__call__` returns."""
+        self._require_open()
+        self._line.requests.put(Finish(x.to(self.noise.dtype)))
+        result = self._answer()
+        self.close()
+        assert isinstance(result, tuple)
+        return result[0]
+
+    def close(self) -> None:
+        """End the pipeline's run and its thread."""
+        self._shut()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> PipelineModel:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _is_first(self, x: Tensor, sigma: Tensor) -> bool:
+        if sigma.requires_grad or x.requires_grad or float(sigma) != float(self.sigmas[self.begin]):
+            return False
+        return x is self.noise or (x.shape == self.noise.shape and torch.equal(x.to(self.noise), self.noise))
+
+    def _ask(self, request: Request) -> Reply:
+        self._require_open()
+        self._line.requests.put(request)
+        reply = self._answer()
+        if not isinstance(reply, Reply):
+            self.close()
+            raise PipelineError("the pipeline ended without a single step. Check steps and strength.")
+        if request.memo is None:
+            self.calls += 1
+        return reply
+
+    def _answer(self) -> Reply | tuple[Any]:
+        try:
+            reply = self._line.replies.get()
+        except BaseException:  # Ctrl-C: the thread stops after the call that it is in, without being waited for
+            self._shut()
+            raise
+        if isinstance(reply, BaseException):
+            self.close()
+            raise reply
+        return reply
+
+    def _require_open(self) -> None:
+        if not self._shut.alive:
+            raise PipelineError("this model is closed. Open the pipeline again.")
+
+
+def _shut(line: Line, pipe: Any, trunk: Trunk | None) -> None:
+    line.requests.put(Finish())
+    if trunk is not None:
+        detach(pipe, trunk)
+
+
+def _autocast() -> dict[str, torch.dtype]:
+    """The caller's autocast, which a thread does not inherit."""
+    return {device: torch.get_autocast_dtype(device) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)}
+
+
+def decode(pipe: Any, x: Tensor, samples: Sequence[Mapping[str, Any]], *, steps: int) -> list[Any]:
+    """Final latents as the pipeline's own pictures: arrays of values from 0 to 1, one per sample.
+
+    The pipeline is opened at its loop and let go with `x` as its latents, which costs one evaluation of its model.
+    """
+    call = {**(merge(samples) if len(samples) > 1 else samples[0]), "output_type": "np"}
+    with PipelineModel(pipe, steps=steps, **call) as model:
+        output = model.finish(x)
+    return list(output[0])
