@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from budcache.api import fit as fit
 from budcache.api import search as search
 from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError, SearchError
 from budcache.mask import Mask
@@ -41,6 +42,7 @@ __all__ = [
     "SearchError",
     "applied",
     "apply",
+    "fit",
     "load",
     "search",
 ]

@@ -113,6 +113,16 @@ class Calibration:
         """The final latents under a mask."""
         return self._roll(run, mask)[-1]
 
+    def students(self, mask: Mask) -> list[Tensor]:
+        """The final latents of every run under a mask."""
+        return [self.student(mask, run) for run in range(len(self.runs))]
+
+    def loss(self, finals: Sequence[Tensor]) -> float:
+        """The mean loss of final latents, one for each run, however they came about."""
+        shares = [len(run.noise) / self.samples for run in self.runs]
+        losses = [self.objective(x, self.teacher(i), self.runs[i]) for i, x in enumerate(finals)]
+        return sum(share * loss for share, loss in zip(shares, losses, strict=True))
+
     def score(self, mask: Mask) -> Score:
         """Roll a mask on all samples and compare with the teacher."""
         if len(mask) != self.steps:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from budcache.api import search_in_full
+from budcache.api import fit, search_in_full
 from budcache.cli.common import check_writable, command, err, open_pipeline, out
 from budcache.cli.search import Bar
 from budcache.mask import Mask
@@ -35,7 +35,7 @@ def demo(
     begin = time.perf_counter()
     pipe = open_pipeline(MODEL, "cpu", "float32")
     pipe.set_progress_bar_config(disable=True)
-    out.print(f"[bold]1. Search[/bold] on {MODEL}: every budget from {BUDGETS[0]} to {BUDGETS[-1]} calls in one climb")
+    out.print(f"[bold]1. Search and fit[/bold] on {MODEL}: every budget from {BUDGETS[0]} to {BUDGETS[-1]} calls")
     plan = LadderSearch()
     with Bar(plan.expected(STEPS, tuple(BUDGETS)), disable=not err.is_terminal) as bar:
         result = search_in_full(
@@ -48,7 +48,9 @@ def demo(
             batch=8,
             watch=bar.advance,
         )
-    ladder = result.ladder
+    plain = result.ladder
+    with err.status("fitting the reuse of each rung", spinner="dots"):
+        ladder = fit(pipe, plain, prompts=models.prompts(MODEL, "calibration")[:32], selection=8, batch=8)
     path = ladder.save(folder / "tiny-flux.ladder.json")
     out.print(describe(ladder))
 
@@ -56,6 +58,7 @@ def demo(
     out.print(f"\n[bold]2. Compare[/bold] on {len(texts)} prompts and seeds that the search has not seen")
     methods: dict[str, Callable[[int], Policy]] = {
         "budcache": lambda budget: ladder[budget],
+        "its mask alone": lambda budget: plain[budget],
         "uniform mask": lambda budget: Policy(mask=Mask.uniform(STEPS, budget)),
         "fewer steps": lambda budget: Policy(mask=Mask.full(budget)),
     }

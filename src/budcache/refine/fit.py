@@ -18,7 +18,7 @@ from budcache.calibration import Calibration
 from budcache.mask import Mask
 from budcache.rollout import Weights, blend, rollout
 
-__all__ = ["fit", "fitted_loss"]
+__all__ = ["fit", "fitted"]
 
 
 def fit(
@@ -54,13 +54,12 @@ def fit(
     return tuple(rows)
 
 
-def fitted_loss(calibration: Calibration, mask: Mask, weights: Weights | None) -> float:
-    """The loss of a mask with its blend weights, as it will be served; None is plain reuse."""
-    loss = 0.0
-    for number, run in enumerate(calibration.runs):
-        x = rollout(run, run.noise, run.sigmas, mask, calibration.solver(number), weights)
-        loss += len(run.noise) / calibration.samples * calibration.objective(x, calibration.teacher(number), run)
-    return loss
+def fitted(calibration: Calibration, mask: Mask, weights: Weights | None) -> list[Tensor]:
+    """The final latents of every run under a mask with blend weights, as it will be served; None is plain reuse."""
+    return [
+        rollout(run, run.noise, run.sigmas, mask, calibration.solver(number), weights)
+        for number, run in enumerate(calibration.runs)
+    ]
 
 
 class _Walker:

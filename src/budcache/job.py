@@ -1,0 +1,182 @@
+"""A job on a pipeline: samples held open with their teachers, and the quality of what was found measured on others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from budcache.errors import SearchError
+from budcache.policy import Quality, Reuse
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from budcache.calibration import Calibration, Objective
+
+__all__ = ["Job", "digest", "settings_of", "split", "take_samples"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all parts of one search or fit have in common."""
+
+    pipe: Any
+    steps: int
+    reuse: Reuse
+    batch: int
+    objective: Literal["latent", "pixel"] | Objective
+    state_memory: int
+
+    @contextmanager
+    def calibration(self, samples: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Calibration]:
+        """Hold the pipeline open on samples, teachers run; sample i has seed + i."""
+        from budcache.calibration import Calibration, latent_mse
+        from budcache.pipeline import PipelineModel, merge
+
+        seeded = [_seeded(sample, seed + i) for i, sample in enumerate(samples)]
+        with ExitStack() as stack, _memory_said():
+            runs = []
+            for begin in range(0, len(seeded), self.batch):
+                call = merge(seeded[begin : begin + self.batch]) if self.batch > 1 else seeded[begin]
+                runs.append(stack.enter_context(PipelineModel(self.pipe, steps=self.steps, reuse=self.reuse, **call)))
+            if runs[0].begin:
+                raise SearchError("a search needs whole runs, but these start midway. Use strength=1.")
+            objective = self.objective
+            if objective == "latent":
+                objective = latent_mse
+            elif objective == "pixel":
+                parts = [samples[begin : begin + self.batch] for begin in range(0, len(samples), self.batch)]
+                objective = _PixelError(
+                    self.pipe, self.steps, {id(run): part for run, part in zip(runs, parts, strict=True)}
+                )
+            yield Calibration(runs, objective=objective, state_memory=self.state_memory)
+
+    def told(self, calibration: Calibration) -> Callable[[Any], Any]:
+        """Scoring as the driver wants it."""
+
+        def score(ask: Any) -> Any:
+            with _memory_said():
+                return calibration.score(ask.mask)
+
+        return score
+
+    def measure(
+        self, judge: Calibration, samples: Sequence[Mapping[str, Any]], finals: Mapping[int, Sequence[Tensor]]
+    ) -> dict[int, Quality]:
+        """The quality of final latents, per budget one for each of the judge's runs."""
+        import numpy as np
+
+        from budcache.metrics import psnr
+        from budcache.pipeline import decode
+
+        def pictures(run: int, x: Tensor) -> list[Any]:
+            part = samples[run * self.batch : (run + 1) * self.batch]
+            return decode(self.pipe, x, part, steps=self.steps)
+
+        full = [pictures(run, judge.teacher(run)) for run in range(len(judge.runs))]
+        qualities = {}
+        for budget, students in finals.items():
+            ratios = [
+                min(psnr(picture, reference), 100.0)  # a perfect picture is infinitely near; JSON knows no infinity
+                for run, x in enumerate(students)
+                for picture, reference in zip(pictures(run, x), full[run], strict=True)
+            ]
+            qualities[budget] = Quality(
+                loss=judge.loss(students),
+                psnr=float(np.mean(ratios)),
+                psnr_p5=float(np.percentile(ratios, 5)),
+                psnr_worst=float(np.min(ratios)),
+                samples=len(ratios),
+            )
+        return qualities
+
+
+class _PixelError:
+    """Mean squared error of decoded pictures of values from -1 to 1, as in the authors' search on Wan."""
+
+    def __init__(self, pipe: Any, steps: int, samples: dict[int, Sequence[Mapping[str, Any]]]) -> None:
+        self.pipe, self.steps, self.samples, self.calls = pipe, steps, samples, 0
+        self.teachers: dict[int, list[Any]] = {}
+
+    def __call__(self, student: Any, teacher: Any, run: Any) -> float:
+        if id(run) not in self.teachers:
+            self.teachers[id(run)] = self._decode(teacher, run)
+        pairs = zip(self._decode(student, run), self.teachers[id(run)], strict=True)
+        return float(sum(4 * ((a - b) ** 2).mean() for a, b in pairs) / len(student))
+
+    def _decode(self, x: Any, run: Any) -> list[Any]:
+        from budcache.pipeline import decode
+
+        self.calls += len(x)
+        return decode(self.pipe, x, self.samples[id(run)], steps=self.steps)
+
+
+def take_samples(
+    prompts: Sequence[str], samples: Sequence[Mapping[str, Any]], call: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Prompts or samples, whichever were given, as keyword arguments of the pipeline, one set per sample."""
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    if prompts and samples:
+        raise SearchError("prompts and samples were both given. A sample may have a prompt: put them there.")
+    given = [{**call, **sample} for sample in (samples or [{"prompt": prompt} for prompt in prompts])]
+    if not given:
+        raise SearchError("there are no prompts to calibrate on. Give a few, eight or so, as different as your use.")
+    return given
+
+
+def split(samples: Sequence[Mapping[str, Any]], selection: int | None) -> int:
+    """How many of the samples to search on; the last ones, a quarter if not told otherwise, are for selection."""
+    kept_out = len(samples) // 4 if selection is None else selection
+    if not 0 <= kept_out < len(samples):
+        raise SearchError(
+            f"{kept_out} of {len(samples)} samples for selection leave none to search on. "
+            f"Choose a selection from 0 to {len(samples) - 1}."
+        )
+    return len(samples) - kept_out
+
+
+def _seeded(sample: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    import torch
+
+    if sample.get("generator") is not None or sample.get("latents") is not None:
+        return dict(sample)
+    return {**sample, "generator": torch.Generator("cpu").manual_seed(seed)}
+
+
+def settings_of(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a sample's arguments a policy's origin has a field for."""
+    fields = {"height": "height", "width": "width", "num_frames": "frames", "guidance_scale": "guidance"}
+    return {ours: sample[theirs] for theirs, ours in fields.items() if sample.get(theirs) is not None}
+
+
+def digest(samples: Sequence[Mapping[str, Any]]) -> str:
+    """A short name for a set of samples, the same wherever they are the same."""
+    digest = hashlib.sha256()
+    for sample in samples:
+        for name in sorted(sample):
+            value = sample[name]
+            digest.update(name.encode())
+            if hasattr(value, "detach"):
+                value = value.detach().cpu().float().numpy()
+            elif hasattr(value, "initial_seed"):
+                value = value.initial_seed()
+            digest.update(value.tobytes() if hasattr(value, "tobytes") else json.dumps(value, default=repr).encode())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _memory_said() -> Iterator[None]:
+    """An out-of-memory error as a sentence."""
+    import torch
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise SearchError(
+            "the model ran out of memory. Use a smaller batch or size, or offloading; what was scored is in the ledger."
+        ) from error
