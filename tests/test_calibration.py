@@ -1,0 +1,330 @@
+"""Calibration: the score of a mask is what a rollout gives, whatever is remembered on the way."""
+
+from __future__ import annotations
+
+import math
+import sys
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.append(str(Path(__file__).parent / "pipeline"))
+
+from helpers import opened
+from zoo import entry
+
+from budcache import Mask, OutputReuse, SearchError
+from budcache.calibration import Calibration, latent_mse
+from budcache.rollout import State, advance, rollout
+from budcache.search import Space
+from budcache.sigmas import plain, static_shift
+from budcache.solvers import dpmpp2m, euler, ipndm2
+
+STEPS = 7
+SOLVERS = {"euler": euler, "ipndm2": ipndm2, "dpmpp2m": dpmpp2m}
+masks = st.text("01", min_size=STEPS - 1, max_size=STEPS - 1).map(lambda rest: Mask.parse("1" + rest))
+several = st.lists(masks, min_size=1, max_size=12)
+
+
+def velocity(x, sigma):
+    return torch.sin(3 * x + 2 * sigma) + x * (1.5 - sigma**2)
+
+
+class Toy(OutputReuse):
+    """A model with its run; reuses its output."""
+
+    def __init__(self, batch=1, seed=0, solver=euler, field=velocity, steps=STEPS):
+        super().__init__(field)
+        self.noise = torch.randn(batch, 3, generator=torch.Generator().manual_seed(seed))
+        self.sigmas = static_shift(plain(steps), 2.0)
+        self._solver = solver
+
+    def solver(self, sigmas=None):
+        return self._solver
+
+
+class Residual(Toy):
+    """Reuses only a part of itself, so that reused steps matter."""
+
+    def compute(self, x, sigma):
+        self.calls += 1
+        inside = torch.cos(2 * x)
+        return inside + sigma * x, {"trunk": [inside]}
+
+    def reuse(self, x, sigma, memo):
+        return memo["trunk"][0] + sigma * x
+
+
+kinds = pytest.mark.parametrize("kind", [Toy, Residual])
+each_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+
+
+def state_bytes(x):
+    """About what one remembered state of the toy weighs."""
+    return 2 * x.nelement() * x.element_size()
+
+
+@kinds
+@each_solver
+@settings(max_examples=20)
+@given(asked=several, bound=st.integers(1, 400))
+def test_scores_do_not_depend_on_what_is_remembered(kind, solver, asked, bound):
+    runs = [(2, 0), (1, 1)]
+    all_kept, some_kept, none_kept = (
+        Calibration([kind(batch, seed, solver) for batch, seed in runs], state_memory=memory)
+        for memory in (10**9, bound, 0)
+    )
+    for mask in asked:
+        score = none_kept.score(mask)
+        assert all_kept.score(mask) == score
+        assert some_kept.score(mask) == score
+    assert all_kept.calls <= some_kept.calls <= none_kept.calls
+
+
+@kinds
+@given(asked=several)
+def test_without_memory_every_call_is_made(kind, asked):
+    run = kind(batch=2)
+    calibration = Calibration([run], state_memory=0)
+    assert run.calls == STEPS
+    for mask in asked:
+        before = run.calls
+        calibration.score(mask)
+        assert run.calls - before == mask.budget
+
+
+@kinds
+@given(asked=several)
+def test_with_memory_every_prefix_is_computed_once(kind, asked):
+    run = kind()
+    calibration = Calibration([run])
+    for mask in asked:
+        calibration.score(mask)
+    prefixes = {mask.computed[:place] for mask in asked for place in range(1, mask.budget + 1)}
+    assert run.calls == STEPS + len(prefixes)
+
+
+def test_the_tree_saves_calls_in_a_climb():
+    """F4: neighbours share prefixes."""
+    calls = {}
+    for memory in (0, 10**9):
+        run = Toy()
+        calibration = Calibration([run], state_memory=memory)
+        start = Mask.uniform(STEPS, 4)
+        for mask in [start, *Space(STEPS, 4).neighbours(start)]:
+            calibration.score(mask)
+        calls[memory] = run.calls
+    assert calls[10**9] < calls[0]
+
+
+@kinds
+@given(asked=several, bound=st.integers(0, 300))
+def test_no_more_is_remembered_than_allowed(kind, asked, bound):
+    calibration = Calibration([kind(2), kind(1)], state_memory=bound)
+    for mask in asked:
+        calibration.score(mask)
+        tree = calibration._tree
+        held = {
+            id(tensor): tensor.nelement() * tensor.element_size()
+            for state in tree.states.values()
+            for tensor in (state.x, state.memo if isinstance(state.memo, torch.Tensor) else state.memo["trunk"][0])
+        }
+        assert sum(held.values()) <= tree.size <= bound
+
+
+def test_what_was_used_last_stays():
+    one = Toy()
+    room = state_bytes(one.noise) * 3
+    calibration = Calibration([one], state_memory=room)
+    often, other = Mask.of(STEPS, (0, 2)), [Mask.of(STEPS, (0, k)) for k in (3, 4, 5, 6)]
+    calibration.score(often)
+    for mask in other:  # each leaves one state more; the often used one never gets old
+        calibration.score(mask)
+        before = one.calls
+        calibration.score(often)
+        assert one.calls == before
+
+
+@kinds
+@each_solver
+@given(mask=masks, seed=st.integers(0, 2**32))
+def test_the_loss_is_that_of_a_rollout(kind, solver, mask, seed):
+    calibration, run = Calibration([kind(2, seed, solver)]), kind(2, seed, solver)
+    full = rollout(run, run.noise, run.sigmas, Mask.full(STEPS), solver)
+    end = rollout(run, run.noise, run.sigmas, mask, solver)
+    assert calibration.score(mask).loss == (end.double() - full.double()).square().mean().item()
+    assert torch.equal(calibration.teacher(0), full)
+    assert torch.equal(calibration.student(mask, 0), end)
+
+
+@kinds
+@each_solver
+@given(mask=masks)
+def test_arrivals_are_what_a_rollout_finds_on_its_way(kind, solver, mask):
+    calibration, run = Calibration([kind(2, 5, solver)]), kind(2, 5, solver)
+    full, here, errors = State(run.noise), State(run.noise), [0.0]
+    for bit in mask:
+        full = advance(run, full, run.sigmas, True, solver)
+        here = advance(run, here, run.sigmas, bit, solver)
+        errors.append((here.x.double() - full.x.double()).square().mean().item())
+    score = calibration.score(mask)
+    reached = mask.computed[-1] + 1
+    assert score.arrivals == (*[None] * reached, *errors[reached:])
+    assert score.arrivals[-1] == score.loss
+
+
+@kinds
+@each_solver
+def test_computing_everything_is_the_teacher(kind, solver):
+    score = Calibration([kind(2, 0, solver), kind(1, 1, solver)]).score(Mask.full(STEPS))
+    assert score.loss == 0.0
+    assert score.arrivals == (*[None] * STEPS, 0.0)
+    assert Calibration([kind(1, 0, solver)]).score(Mask.uniform(STEPS, 2)).loss > 0
+
+
+@given(mask=masks, sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_every_sample_weighs_the_same(mask, sizes):
+    runs = [Toy(size, seed) for seed, size in enumerate(sizes)]
+    together = Calibration(runs)
+    apart = [Calibration([Toy(size, seed)]).score(mask) for seed, size in enumerate(sizes)]
+    score = together.score(mask)
+    assert together.samples == sum(sizes)
+    mean = sum(size * one.loss for size, one in zip(sizes, apart, strict=True)) / sum(sizes)
+    assert score.loss == pytest.approx(mean, rel=1e-12)
+    for j in range(mask.computed[-1] + 1, STEPS + 1):
+        mean = sum(size * one.arrivals[j] for size, one in zip(sizes, apart, strict=True)) / sum(sizes)
+        assert score.arrivals[j] == pytest.approx(mean, rel=1e-12, abs=1e-30)
+
+
+def test_calls_count_samples_and_the_teacher():
+    calibration = Calibration([Toy(3), Toy(2)], state_memory=0)
+    assert calibration.calls == STEPS * 5
+    calibration.score(Mask.uniform(STEPS, 2))
+    assert calibration.calls == (STEPS + 2) * 5
+
+
+def test_the_teacher_and_the_noise_are_not_disturbed():
+    run = Toy(2)
+    noise = run.noise.clone()
+    calibration = Calibration([run])
+    teacher = calibration.teacher(0).clone()
+    for mask in Space(STEPS, 3):
+        calibration.score(mask)
+    assert torch.equal(run.noise, noise)
+    assert torch.equal(calibration.teacher(0), teacher)
+
+
+def test_another_objective_changes_the_loss_but_not_the_arrivals():
+    def largest(student, teacher, run):
+        return float((student - teacher).abs().max())
+
+    mask = Mask.uniform(STEPS, 3)
+    usual, other = Calibration([Toy(2)]), Calibration([Toy(2)], objective=largest)
+    difference = (usual.student(mask, 0) - usual.teacher(0)).abs().max().item()
+    assert other.score(mask).loss == difference
+    assert other.score(mask).arrivals == usual.score(mask).arrivals
+
+
+def test_small_errors_are_not_lost_in_half_precision():
+    teacher = torch.full((4,), 300.0, dtype=torch.float16)
+    assert latent_mse(teacher + 0.25, teacher, None) == 0.0625
+    assert latent_mse(torch.zeros(4, dtype=torch.float16), teacher, None) == 90_000  # beyond float16
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_full_run_that_is_not_finite_is_refused(bad):
+    with pytest.raises(SearchError, match="the full run itself ends in numbers that are not finite"):
+        Calibration([Toy(field=lambda x, sigma: x * bad)])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_refused(bad):
+    """The model answers well on the teacher's way and badly beside it."""
+    seen = []
+
+    def field(x, sigma):
+        if len(seen) < STEPS:
+            seen.append(x)
+            return velocity(x, sigma)
+        return velocity(x, sigma) * bad
+
+    calibration = Calibration([Toy(field=field)])
+    with pytest.raises(SearchError, match=r"the loss of mask 1001010 on run 0 is (nan|inf)\. .*float16") as caught:
+        calibration.score(Mask.parse("1001010"))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_objective_that_is_not_finite_is_refused():
+    calibration = Calibration([Toy()], objective=lambda *_: math.nan)
+    with pytest.raises(SearchError, match="is nan"):
+        calibration.score(Mask.full(STEPS))
+
+
+def test_nothing_to_calibrate_on():
+    with pytest.raises(SearchError, match="at least one prompt"):
+        Calibration([])
+
+
+@pytest.mark.parametrize("steps", [STEPS - 1, STEPS + 1])
+def test_a_mask_of_another_length_is_refused(steps):
+    with pytest.raises(SearchError, match=f"the mask has {steps} steps, but the runs have {STEPS}"):
+        Calibration([Toy()]).score(Mask.full(steps))
+
+
+# Real pipelines, through the seam.
+
+
+@cache
+def pipeline(name):
+    return entry(name).build()
+
+
+def calibration_of(stack, name, reuse, memory, seeds=(0, 1)):
+    kind = entry(name)
+    runs = [
+        stack.enter_context(opened(kind, pipeline(name), seed, steps=STEPS, reuse=reuse, prompt=text))
+        for seed, text in zip(seeds, ("a cat", "a dog"), strict=False)
+    ]
+    return Calibration(runs, state_memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("name", "reuse"),
+    [("flux", "output"), ("flux", "residual"), ("flux-dpm", "output"), ("flux-dpm", "residual"), ("sd3", "residual")],
+)
+@settings(max_examples=3)
+@given(asked=st.lists(masks, min_size=4, max_size=8), bound=st.integers(2_000, 40_000))
+def test_pipelines_score_the_same_whatever_is_remembered(name, reuse, asked, bound):
+    with ExitStack() as stack:
+        all_kept, some_kept, none_kept = (calibration_of(stack, name, reuse, memory) for memory in (10**9, bound, 0))
+        for mask in asked:
+            score = none_kept.score(mask)
+            assert score.loss > 0 or mask == Mask.full(STEPS)
+            assert all_kept.score(mask) == score
+            assert some_kept.score(mask) == score
+            assert some_kept._tree.size <= bound
+        assert all_kept.calls <= some_kept.calls <= none_kept.calls
+        assert none_kept.score(Mask.full(STEPS)).loss == 0.0
+
+
+@pytest.mark.parametrize("reuse", ["output", "residual"])
+def test_pipelines_are_called_as_often_as_they_say(reuse):
+    """The first call is shared by the teacher and all masks: all begin with the same noise."""
+    pipe, heard = pipeline("flux"), []
+    hook = pipe.transformer.transformer_blocks[0].register_forward_hook(lambda *_: heard.append(1))
+    rng = Random(0)
+    try:
+        with ExitStack() as stack:
+            calibration = calibration_of(stack, "flux", reuse, 10**9)
+            assert len(heard) == calibration.calls == 2 * STEPS
+            for _ in range(6):
+                calibration.score(Space(STEPS, 4).random(rng))
+                assert len(heard) == calibration.calls
+    finally:
+        hook.remove()

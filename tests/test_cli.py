@@ -1,0 +1,404 @@
+"""The installed command, in processes of its own."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent / "pipeline"))
+
+from budcache import Ladder, Mask, Policy
+from budcache.search import read_history
+
+COMMAND = Path(sys.executable).parent / ("budcache.exe" if os.name == "nt" else "budcache")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "NO_COLOR": "1"}
+SIZE = ["--height", "32", "--width", "32"]
+STEPS, BUDGETS = 12, (2, 3, 4, 5)
+MASKS = 1 + 11 + 10 + 9 + 8  # that a ladder up to 5 of 12 steps scores
+
+
+def budcache(*arguments, cwd):
+    """Run the command to its end."""
+    return subprocess.run(
+        [str(COMMAND), *map(str, arguments)], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240
+    )
+
+
+def worked(*arguments, cwd):
+    done = budcache(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """The command in this process, where the large libraries are loaded already: exit code, output and errors."""
+    from budcache.cli import main
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["budcache", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A tiny pipeline in a folder, as users have them."""
+    from zoo import entry
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    entry("flux").build().save_pretrained(folder)
+    return folder
+
+
+def search_command(model, out):
+    """The search that several tests run; in all of them it must end the same."""
+    texts = [part for text in ("a cat", "two dogs", "red") for part in ("--prompt", text)]
+    return ["search", model, "--steps", STEPS, "--budgets", "2-5", *texts, "--selection", 1, *SIZE, "--out", out]
+
+
+@pytest.fixture(scope="session")
+def searched(model, tmp_path_factory):
+    """A search that nobody disturbed: its folder, with the ladder and the ledger, and what it printed."""
+    folder = tmp_path_factory.mktemp("searched")
+    return folder, worked(*search_command(model, "found.json"), cwd=folder)
+
+
+def essence(path):
+    """What a ladder says, but for what it cost."""
+    return [(str(rung.mask), rung.reuse, rung.quality) for rung in Ladder.load(path)]
+
+
+def test_search_writes_a_ladder_and_its_history(searched, model):
+    folder, done = searched
+    assert sorted(path.name for path in folder.iterdir()) == ["found.json", "found.ledger.jsonl"]
+    ladder = Ladder.load(folder / "found.json")
+    assert ladder.budgets == BUDGETS
+    assert {rung.quality.samples for rung in ladder} == {1}
+    assert {rung.origin.model for rung in ladder} == {"tiny"}
+    history = read_history(folder / "found.ledger.jsonl")
+    assert len(history) == MASKS
+    for rung in ladder:
+        assert rung.quality.calibration_loss in {step.loss for step in history if step.mask == rung.mask}
+    # The table: one line a rung, with its strip and its PSNR.
+    for rung in ladder:
+        strip = "".join("█" if bit else "·" for bit in rung.mask)
+        (line,) = [line for line in done.stdout.splitlines() if strip in line]
+        assert line.split()[0] == str(rung.budget)
+        assert f"{rung.quality.psnr:.1f}" in line
+    assert f"found.json  {ladder.rungs[0].origin.calls} sample-calls" in done.stdout
+    assert f"budcache generate {model} --policy found.json --budget 5" in done.stdout
+    assert done.stderr == ""
+
+
+def test_show_prints_and_draws_a_ladder(searched):
+    folder, _ = searched
+    done = worked("show", "found.json", "--plot", "masks.png", cwd=folder)
+    assert done.stdout.startswith("ladder of 4 policies, 12 steps")
+    assert "drawn to masks.png" in done.stderr
+    assert (folder / "masks.png").read_bytes().startswith(b"\x89PNG")
+    shown = json.loads(worked("show", "found.json", "--json", cwd=folder).stdout)
+    assert [rung["budget"] for rung in shown["rungs"]] == list(BUDGETS)
+    assert [Mask.parse(rung["mask"]).computed for rung in shown["rungs"]] == [
+        tuple(rung["computed"]) for rung in shown["rungs"]
+    ]
+
+
+def test_show_prints_and_draws_a_history(searched):
+    folder, _ = searched
+    history = read_history(folder / "found.ledger.jsonl")
+    done = worked("show", "found.ledger.jsonl", "--plot", "deep/history.svg", cwd=folder)
+    assert done.stdout.startswith(f"search of {MASKS} masks, {history[-1].calls} sample-calls")
+    for budget in BUDGETS:
+        best = min((step for step in history if step.mask.budget == budget), key=lambda step: step.loss)
+        assert (
+            f"{budget} calls  {''.join('█' if bit else '·' for bit in best.mask)}  loss {best.loss:.4g}" in done.stdout
+        )
+    assert "<svg" in (folder / "deep" / "history.svg").read_text()
+    shown = json.loads(worked("show", "found.ledger.jsonl", "--json", cwd=folder).stdout)
+    assert [(step["mask"], step["loss"]) for step in shown] == [(str(step.mask), step.loss) for step in history]
+
+
+def test_show_prints_a_policy(tmp_path):
+    Policy(mask=Mask.parse("1001")).save(tmp_path / "p.json")
+    assert "█··█" in worked("show", "p.json", cwd=tmp_path).stdout
+
+
+def test_generate_draws_what_the_library_draws(searched, model, tmp_path):
+    """One prompt, into the file that was named; text in brackets is text."""
+    import numpy as np
+    import torch
+    from PIL import Image
+    from zoo import entry
+
+    import budcache as library
+
+    folder, _ = searched
+    prompt = "a [/red] cat [b] :cat:"
+    rung = ["--policy", folder / "found.json", "--budget", 3]
+    done = worked("generate", model, "-p", prompt, *rung, *SIZE, "--seed", 7, "--out", "cat.png", cwd=tmp_path)
+    assert done.stdout.startswith("cat.png  3 of 12 calls, ")
+    assert repr(prompt) in done.stderr
+    pipe = entry("flux").build()
+    with library.applied(pipe, folder / "found.json", budget=3):
+        generator = torch.Generator().manual_seed(7)
+        image = pipe(prompt, height=32, width=32, num_inference_steps=STEPS, generator=generator).images[0]
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "cat.png")), np.asarray(image))
+
+
+def test_generate_draws_several(searched, model, tmp_path):
+    """Two prompts, two of each, into a folder; told in JSON."""
+    from PIL import Image
+
+    folder, _ = searched
+    rung = ["--policy", folder / "found.json", "--budget", 2]
+    several = ["-p", "a cat", "-p", "red", "--count", 2, "--seed", 5]
+    done = worked("generate", model, *several, *rung, *SIZE, "--out", "drawn", "--json", cwd=tmp_path)
+    assert done.stderr == ""
+    samples = json.loads(done.stdout)["samples"]
+    assert [(s["prompt"], s["seed"], s["calls"]) for s in samples] == [
+        (text, seed, 2) for text in ("a cat", "red") for seed in (5, 6)
+    ]
+    assert [s["file"] for s in samples] == [f"drawn/00{i}.png" for i in range(4)]
+    pixels = {Image.open(tmp_path / s["file"]).tobytes() for s in samples}
+    assert len(pixels) == 4
+    assert {Image.open(tmp_path / s["file"]).size for s in samples} == {(32, 32)}
+
+
+def test_generate_in_full_numbers_the_files(model, run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, output, _ = run_here("generate", model, "-p", "a cat", "-n", 2, "--steps", 3, *SIZE, "--out", "a.png")
+    assert code == 0
+    assert [line.split("  ")[0] for line in output.splitlines()] == ["a-000.png", "a-001.png"]
+    assert all("  3 calls, " in line for line in output.splitlines())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-000.png", "a-001.png"]
+
+
+def test_search_reads_prompt_files_and_stops_where_told(model, run_here, monkeypatch, tmp_path):
+    """A CSV with captions over several lines; the answer as JSON, and a limit that ends it early."""
+    (tmp_path / "texts.csv").write_text('number,caption\n1,"a cat,\nsitting"\n2,red\n3,\n', encoding="utf-8-sig")
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = run_here(
+        *("search", model, "--steps", 6, "--budgets", "2,4", "--prompts", "texts.csv", "--selection", 0, *SIZE),
+        *("--max-evaluations", 4, "--ledger", "here/kept.jsonl", "--out", "l.json", "--json"),
+    )
+    assert (code, errors) == (0, "")
+    facts = json.loads(output)
+    assert (facts["stopped"], facts["budgets"]) == ("evaluations limit of 4", [2])
+    assert (facts["ladder"], facts["ledger"]) == ("l.json", "here/kept.jsonl")
+    assert len(read_history(tmp_path / "here" / "kept.jsonl")) == 4
+    (rung,) = Ladder.load(tmp_path / "l.json")
+    assert rung.origin.prompts == 2
+    assert rung.origin.calls == facts["calls"]
+
+
+def test_prompt_files_are_read_as_they_are_meant(tmp_path):
+    from budcache.prompts import read_prompts
+
+    odd = "first\u2028still first"  # a separator that JSON allows inside a text
+    (tmp_path / "a.txt").write_text("\ufeffa cat\r\n\n  red  \n", encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text(
+        f'{{"prompt": "{odd}", "id": 1}}\n\n{{"id": 2, "prompt": "red"}}', encoding="utf-8"
+    )
+    (tmp_path / "a.CSV").write_text('id,caption\n1,"a ""big"" cat, sitting\non a mat"\n2,\n3,red,more\n')
+    assert read_prompts(tmp_path / "a.txt") == ["a cat", "red"]
+    assert read_prompts(tmp_path / "a.jsonl") == [odd, "red"]
+    assert read_prompts(tmp_path / "a.CSV") == ['a "big" cat, sitting\non a mat', "red"]
+
+
+def bad_inputs(model, ladder):
+    """Command lines that are wrong in one way, and what the sentence must say."""
+    wanted = ["search", model, "--prompt", "a", "--out", "new.json", *SIZE]
+    usual = [*wanted, "--steps", 6, "--budgets", 3]
+    files = ["search", model, "--steps", 6, "--budgets", 3, "--out", "new.json", "--prompts"]
+    drawing = ["generate", model, "-p", "a", *SIZE]
+    yield [*wanted, "--steps", 6, "--budgets", 0], "budget of 0 does not fit 6 steps"
+    yield [*wanted, "--steps", 6, "--budgets", "5-7"], "budget of 7 does not fit 6 steps"
+    yield [*wanted, "--steps", 6, "--budgets", "1-9999999"], "does not fit 6 steps"
+    for text in ("few", "5-2", "3,,4", "²", "-3", "1-", "9" * 5000):
+        yield [*wanted, f"--budgets={text}"], "cannot be read. Write them as 8, as 5,6,8 or as 4-12"
+    yield [*wanted, "--steps", 1001, "--budgets", 3], "1 to 1000 steps"
+    yield [*usual, "--strategy", "magic"], "no strategy 'magic'"
+    yield [*usual, "--strategy", "anneal", "--beam", 2], "belong to the ladder"
+    yield [*usual, "--state-memory", "lots"], "memory of 'lots'"
+    yield [*usual, "--state-memory=-1G"], "memory of '-1G'"
+    yield [*usual, "--prompts", "good.txt"], "both given"
+    yield [*usual, "--out", "."], "is a folder"
+    yield [*usual, "--out", "good.txt/new.json"], "cannot be written"
+    yield [*usual[:2], *usual[4:]], "no prompts to calibrate on"
+    yield [*files, "none.txt"], "none.txt cannot be read: No such file"
+    yield [*files, "."], "cannot be read: Is a directory"
+    yield [*files, "empty.txt"], "no prompts in empty.txt"
+    yield [*files, "bad.jsonl"], "line 2 of bad.jsonl is not JSON"
+    yield [*files, "deep.jsonl"], "line 1 of deep.jsonl is not JSON"
+    yield [*files, "bad.csv"], "bad.csv has no column 'caption', but 'text', 'other'"
+    yield [*files, "empty.csv"], "no column 'caption', but none at all"
+    yield [*files, "long.csv"], "cannot be read as CSV"
+    yield [*files, "latin.txt"], "not UTF-8"
+    yield ["show", "none.json"], "no file none.json"
+    yield ["show", "good.txt"], "not complete JSON"
+    yield ["show", "."], "is a folder"
+    yield ["show", "none.jsonl"], "cannot be read"
+    yield ["show", "bad.jsonl"], "not a ledger"
+    yield ["show", ladder, "--plot", "x.xyz"], "x.xyz cannot be drawn"
+    yield ["show", ladder, "--plot", "."], "is a folder"
+    yield [*drawing, "--budget", 3], "there is no --policy"
+    # These are noticed only with a pipeline at hand, which takes a while to load.
+    yield [*drawing, "--policy", ladder], "ladder of budgets 2, 3, 4, 5"
+    yield [*drawing, "--policy", ladder, "--budget", 3, "--steps", 9], "policy has 12 steps, but --steps is 9"
+    yield [*usual, "--device", "nonsense"], "cannot run on 'nonsense'"
+    yield [*usual, "--frames", 5], "takes no num_frames"
+    yield [*usual, "--ledger", "bad.jsonl"], "bad.jsonl is not a ledger"
+    yield [*usual, "--height", 1], "is nan. Check"
+    yield [*usual, "--selection", 1], "1 of 1 samples for selection leave none"
+    yield ["search", "no-such-model", *usual[2:]], "no model 'no-such-model'"
+
+
+@pytest.fixture
+def messy(tmp_path):
+    """A folder of files that are wrong in one way each."""
+    (tmp_path / "good.txt").write_text("a cat\n")
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": 3}\n')
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    (tmp_path / "bad.csv").write_text("text,other\na,b\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "long.csv").write_text("caption\n" + "a" * 200_000 + "\n")
+    (tmp_path / "latin.txt").write_bytes("café\n".encode("latin-1"))
+    return tmp_path
+
+
+def wrong_with(answer, says):
+    """Why an answer is not one line and exit code 2, if so."""
+    code, output, errors = answer
+    lines = errors.splitlines()
+    if code == 2 and output == "" and len(lines) == 1 and lines[0].startswith("budcache: ") and says in lines[0]:
+        return None
+    return f"exit {code}, printed {output[-200:]!r}, said {errors[-400:]!r}, should say {says!r}"
+
+
+def test_bad_input_earns_one_line_and_exit_code_2(model, searched, messy, run_here, monkeypatch):
+    monkeypatch.chdir(messy)
+    before = {path.name: path.read_bytes() for path in messy.iterdir()}
+    cases = list(bad_inputs(model, searched[0] / "found.json"))
+    answers = [(" ".join(map(str, case))[-120:], wrong_with(run_here(*case), says)) for case, says in cases]
+    wrong = [f"{case}\n  {why}" for case, why in answers if why is not None]
+    assert not wrong, "\n".join(wrong)
+    after = {path.name: path.read_bytes() for path in messy.iterdir()}
+    # A search that failed after it began has a ledger, which the next of the same settings goes on with.
+    assert {name: data for name, data in after.items() if name != "new.ledger.jsonl"} == before
+
+
+def test_bad_input_in_a_process_of_its_own(model, searched, messy):
+    cases = list(bad_inputs(model, searched[0] / "found.json"))
+    for arguments, says in (cases[0], cases[10], cases[-1]):
+        done = budcache(*arguments, cwd=messy)
+        assert wrong_with((done.returncode, done.stdout, done.stderr), says) is None
+
+
+def test_a_pipeline_that_fails_is_quoted_in_one_line(model, run_here, monkeypatch, tmp_path):
+    from diffusers import FluxPipeline
+
+    def fail(*_, **__):
+        raise ValueError("`height` has to be odd.\nSee the manual.")
+
+    fail.__signature__ = inspect.signature(FluxPipeline.__call__)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(FluxPipeline, "__call__", fail)
+    says = "FluxPipeline failed: `height` has to be odd."
+    usual = [model, "-p", "a", "--steps", 6]
+    assert wrong_with(run_here("search", *usual, "--budgets", 3, "--out", "x.json"), says) is None
+    code, _, errors = run_here("generate", *usual, "--out", "x.png")
+    assert (code, errors.splitlines()[-1]) == (2, f"budcache: {says}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["search"],
+        ["search", "x", "--budgets", "3", "--steps", "0"],
+        ["search", "x", "--budgets", "3", "--reuse", "all"],
+        ["show", "x", "--nonsense"],
+        ["generate", "x"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_line_that_cannot_be_understood(arguments, run_here):
+    """Answered by the command-line library, with its usage."""
+    code, _, errors = run_here(*arguments)
+    assert code == 2
+    assert "Usage: budcache" in errors
+    assert "Traceback" not in errors
+
+
+def interrupted(command, cwd, ledger, lines, how):
+    """Start the command and end it from outside once the ledger has so many lines; returns it when it is over."""
+    process = subprocess.Popen(
+        [str(COMMAND), *map(str, command)],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b"\n") <= lines):
+            time.sleep(0.002)
+        if process.poll() is None:
+            process.send_signal(how)
+        output, errors = process.communicate(timeout=120)
+        return process.returncode, output, errors
+    finally:
+        process.kill()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
+def test_a_search_killed_again_and_again_ends_the_same(model, searched, tmp_path):
+    """Killed early, killed late, and killed when all masks were scored and only the judging was left."""
+    out, ledger = tmp_path / "found.json", tmp_path / "found.ledger.jsonl"
+    command, chance, kept, killed = search_command(model, "found.json"), Random(), b"", 0
+    for lines in (chance.randrange(1, MASKS // 2), chance.randrange(MASKS // 2, MASKS), MASKS):
+        code, _, _ = interrupted(command, tmp_path, ledger, lines, signal.SIGKILL)
+        killed += code == -signal.SIGKILL
+        whole = ledger.read_bytes()
+        assert whole.startswith(kept), "what was scored was lost"
+        kept = whole[: whole.rfind(b"\n") + 1]
+        assert kept.count(b"\n") > lines
+        assert not out.exists() or essence(out) == essence(searched[0] / "found.json")
+    assert killed >= 2, "the search was over before it could be killed"
+    worked(*command, cwd=tmp_path)
+    assert ledger.read_bytes().startswith(kept)
+    assert essence(out) == essence(searched[0] / "found.json")
+    undisturbed = read_history(searched[0] / "found.ledger.jsonl")
+    assert [(s.mask, s.loss, s.phase) for s in read_history(ledger)] == [(s.mask, s.loss, s.phase) for s in undisturbed]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to another process there")
+def test_an_interrupted_search_goes_on(model, searched, tmp_path):
+    out, ledger = tmp_path / "found.json", tmp_path / "found.ledger.jsonl"
+    command = search_command(model, "found.json")
+    code, output, errors = interrupted(command, tmp_path, ledger, 5, signal.SIGINT)
+    assert (code, output) == (130, "")
+    assert errors.startswith("budcache: stopped")
+    assert len(errors.splitlines()) == 1
+    kept = ledger.read_bytes()
+    assert 5 <= len(read_history(ledger)) < MASKS
+    assert not out.exists()
+    worked(*command, cwd=tmp_path)
+    assert ledger.read_bytes().startswith(kept)
+    assert essence(out) == essence(searched[0] / "found.json")
