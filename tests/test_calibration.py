@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
 from random import Random
 
 import pytest
 import torch
+from helpers import opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.append(str(Path(__file__).parent / "pipeline"))
-
-from helpers import opened
 from zoo import entry
 
 from budcache import Mask, OutputReuse, SearchError

@@ -14,8 +14,6 @@ from random import Random
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent / "pipeline"))
-
 from budcache import Ladder, Mask, Policy
 from budcache.search import read_history
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parent / "pipeline"))
-
 from helpers import counted
 from zoo import entry
 

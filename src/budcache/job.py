@@ -176,7 +176,9 @@ def _memory_said() -> Iterator[None]:
 
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if type(error) is RuntimeError and "memory" not in str(error):  # how torch says it of a CPU
+            raise
         raise SearchError(
             "the model ran out of memory. Use a smaller batch or size, or offloading; what was scored is in the ledger."
         ) from error

@@ -88,5 +88,5 @@ def _origin(origin: Origin | None) -> list[RenderableType]:
     table.add_column()
     for name, value in facts.items():
         if value is not None:
-            table.add_row(name, str(value))
+            table.add_row(name, Text(str(value)))
     return [Text(""), table] if table.row_count else []
