@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import threading
 import weakref
@@ -21,6 +22,15 @@ from budcache.policy import Reuse
 from budcache.solvers import Solver
 
 __all__ = ["PipelineModel", "decode"]
+
+_open: weakref.WeakSet[PipelineModel] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """An interpreter that ends under a thread inside torch would abort, so the threads end first."""
+    for model in list(_open):
+        model.close()
 
 
 class PipelineModel:
@@ -64,6 +74,7 @@ class PipelineModel:
         )
         # The thread knows the line but not this object, so that dropping this object ends the thread.
         self._shut = weakref.finalize(self, _shut, self._line, pipe, self._trunk)
+        _open.add(self)
         self._thread.start()
         self._first = self._ask(Request())
         self.noise, self.begin = self._first.x, self._scheduler.begin
