@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from budcache.errors import SearchError
 from budcache.job import Job, digest, settings_of, split, take_samples
-from budcache.mask import MAX_STEPS
+from budcache.mask import MAX_STEPS, Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Reuse
 from budcache.search import STRATEGIES, Evaluated, Found, Ledger, Limits, Strategy, drive
 from budcache.search import strategy as by_name
@@ -124,15 +124,17 @@ def search_in_full(
         raise SearchError(f"the search stopped at its {found.stopped} before any budget was reached. Allow it more.")
     if searched_on < len(given):
         with job.calibration(given[searched_on:], seed + searched_on) as judge:
-            chosen = {b: min(masks, key=lambda mask: judge.score(mask).loss) for b, masks in finalists.items()}
+            # Uniform spacing needs no search, so what a search finds has to be better than it.
+            field = {b: [*masks, Mask.uniform(steps, b)] for b, masks in finalists.items()}
+            chosen = {b: min(masks, key=lambda mask: judge.score(mask).loss) for b, masks in field.items()}
             quality = job.measure(judge, given[searched_on:], {b: judge.students(mask) for b, mask in chosen.items()})
             calls += judge.calls + judge.samples * (1 + len(chosen))  # measuring opens the pipeline for each picture
     else:
         chosen = {b: masks[0] for b, masks in finalists.items()}
         quality = {b: Quality() for b in chosen}
-    quality = {
-        b: quality[b].model_copy(update={"calibration_loss": found.scores[mask].loss}) for b, mask in chosen.items()
-    }
+    for b, mask in chosen.items():
+        if mask in found.scores:
+            quality[b] = quality[b].model_copy(update={"calibration_loss": found.scores[mask].loss})
     origin = origin.model_copy(update={"calls": calls})
     rungs = [Policy(mask=mask, reuse=reuse, origin=origin, quality=quality[b]) for b, mask in chosen.items()]
     return Searched(Ladder.of(rungs), found, calls)

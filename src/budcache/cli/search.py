@@ -38,7 +38,7 @@ from budcache.policy import Reuse
 from budcache.prompts import read_prompts
 from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Strategy, strategy
 
-CALIBRATION_PROMPTS = 8
+CALIBRATION_PROMPTS = 24
 
 
 @command
