@@ -67,6 +67,7 @@ def test_whole_compilation(reuse, how):
     assert torch.equal(latents(kind, pipe), bare)
 
 
+@pytest.mark.slow
 def test_the_inductor_backend_too():
     torch._dynamo.reset()
     kind, pipe = flux()
