@@ -518,3 +518,12 @@ def test_the_seed_moves_the_search_too(pipe):
         search(pipe, samples=shown, seed=seed, strategy=RandomMasks(5), steps=16, budgets=[5]).found for seed in (0, 1)
     )
     assert set(one.scores) != set(other.scores)
+
+
+def test_a_limit_on_calls_counts_what_earlier_runs_have_spent(pipe, tmp_path):
+    limited = {"limits": Limits(calls=20), "prompts": TEXTS[:1], "ledger": tmp_path / "kept.jsonl"}
+    first = search(pipe, **limited)
+    assert first.found.stopped == "calls limit of 20"
+    again = search(pipe, **limited)
+    assert again.ladder.budgets == first.ladder.budgets and again.found.stopped == first.found.stopped
+    assert [step.mask for step in again.found.history] == [step.mask for step in first.found.history]

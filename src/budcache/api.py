@@ -115,7 +115,8 @@ def search_in_full(
             budgets=wanted,
             seed=seed,
             limits=limits,
-            calls=lambda: calibration.calls,
+            # What earlier runs of a killed search have spent counts, too.
+            calls=lambda: calibration.calls if keep is None else keep.calls,
             watch=watch,
         )
         calls = calibration.calls + (0 if keep is None else keep.spent)

@@ -36,6 +36,8 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str], search: Mapping[str, Any]) -> None:
         self.path, self.known = Path(path), dict[Mask, Score]()
         self.spent = 0  # sample-calls, by all the runs of this search before this one
+        self.calls = 0  # sample-calls when the mask last asked for had been scored, now or in an earlier run
+        self._calls_then: dict[Mask, int] = {}
         header = {"ledger": VERSION, "search": dict(search)}
         try:
             data = self.path.read_bytes() if self.path.exists() else b""
@@ -70,8 +72,10 @@ class Ledger:
         def remembered(ask: Ask) -> Score:
             if ask.mask not in self.known:
                 found = score(ask)
-                self._write({"mask": str(ask.mask), "phase": ask.phase, "calls": self.spent + calls()} | asdict(found))
+                self.calls = self.spent + calls()
+                self._write({"mask": str(ask.mask), "phase": ask.phase, "calls": self.calls} | asdict(found))
                 self.known[ask.mask] = found
+            self.calls = self._calls_then.get(ask.mask, self.calls)
             return self.known[ask.mask]
 
         return remembered
@@ -110,7 +114,9 @@ class Ledger:
     def _read(self, line: str) -> None:
         try:
             entry = json.loads(line)
-            self.known[Mask.parse(entry["mask"])] = Score(float(entry["loss"]), tuple(entry["arrivals"]))
+            mask = Mask.parse(entry["mask"])
+            self.known[mask] = Score(float(entry["loss"]), tuple(entry["arrivals"]))
+            self._calls_then[mask] = int(entry["calls"])
             self.spent = max(self.spent, int(entry["calls"]))
         except (ValueError, TypeError, KeyError, PolicyError, RecursionError):
             raise SearchError(
