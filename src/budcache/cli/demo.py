@@ -42,9 +42,9 @@ def demo(
             pipe,
             steps=STEPS,
             budgets=BUDGETS,
-            prompts=models.prompts(MODEL, "calibration")[:12],
+            prompts=models.prompts(MODEL, "calibration")[:32],
             strategy=plan,
-            selection=4,
+            selection=8,
             batch=8,
             watch=bar.advance,
         )

@@ -75,7 +75,7 @@ def _origin(origin: Origin | None) -> list[RenderableType]:
                 None,
                 (
                     origin.strategy,
-                    None if origin.calls is None else f"in {origin.calls} model calls",
+                    None if origin.calls is None else f"in {origin.calls} sample-calls",
                     None if origin.seed is None else f"with seed {origin.seed}",
                 ),
             )
