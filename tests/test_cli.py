@@ -247,7 +247,7 @@ def bad_inputs(model, ladder):
     yield [*files, "long.csv"], "cannot be read as CSV"
     yield [*files, "latin.txt"], "not UTF-8"
     yield ["show", "none.json"], "no file none.json"
-    yield ["show", "good.txt"], "not complete JSON"
+    yield ["show", "good.txt"], "not whole JSON"
     yield ["show", "."], "is a folder"
     yield ["show", "none.jsonl"], "cannot be read"
     yield ["show", "bad.jsonl"], "not a ledger"

@@ -52,8 +52,8 @@ def read_json(path: str | os.PathLike[str]) -> object:
         return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_twins)
     except json.JSONDecodeError as error:
         raise PolicyError(
-            f"{source} is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
-            "Was it cut off while being copied?"
+            f"{source} is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
+            "Is it the right file, and all of it?"
         ) from None
     except (RecursionError, ValueError):
         raise PolicyError(

@@ -196,7 +196,7 @@ class Ladder(Value):
             if rung.budget == budget:
                 return rung
         below = [b for b in self.budgets if b < budget]
-        hint = f"The nearest below has {below[-1]} (at_most)." if below else "Choose one of them."
+        hint = f"The nearest below has {below[-1]}." if below else "Choose one of them."
         raise PolicyError(f"this ladder has no rung of {budget} calls, only of {self.budgets_text}. {hint}")
 
     def at_most(self, budget: int) -> Policy:

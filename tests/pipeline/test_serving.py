@@ -43,7 +43,7 @@ def test_a_policy_a_ladder_and_their_files_all_apply(tmp_path):
     ("given", "budget", "words"),
     [
         (LADDER, None, "budgets 2, 3, 4"),
-        (LADDER, 5, "at_most"),
+        (LADDER, 5, "nearest below has 4"),
         (POLICY, 2, "makes 3 calls"),
         ("/nowhere/p.json", None, "no file"),
         (3.5, None, "float"),
