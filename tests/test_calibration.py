@@ -127,7 +127,7 @@ def test_no_more_is_remembered_than_allowed(kind, asked, bound):
         tree = calibration._tree
         held = {
             id(tensor): tensor.nelement() * tensor.element_size()
-            for state in tree.states.values()
+            for state in tree.known.values()
             for tensor in (state.x, state.memo if isinstance(state.memo, torch.Tensor) else state.memo["trunk"][0])
         }
         assert sum(held.values()) <= tree.size <= bound
@@ -155,7 +155,7 @@ def test_the_loss_is_that_of_a_rollout(kind, solver, mask, seed):
     end = rollout(run, run.noise, run.sigmas, mask, solver)
     assert calibration.score(mask).loss == (end.double() - full.double()).square().mean().item()
     assert torch.equal(calibration.teacher(0), full)
-    assert torch.equal(calibration.student(mask, 0), end)
+    assert torch.equal(calibration.finals(mask)[0], end)
 
 
 @kinds
@@ -221,7 +221,7 @@ def test_another_objective_changes_the_loss_but_not_the_arrivals():
 
     mask = Mask.uniform(STEPS, 3)
     usual, other = Calibration([Toy(2)]), Calibration([Toy(2)], objective=largest)
-    difference = (usual.student(mask, 0) - usual.teacher(0)).abs().max().item()
+    difference = (usual.finals(mask)[0] - usual.teacher(0)).abs().max().item()
     assert other.score(mask).loss == difference
     assert other.score(mask).arrivals == usual.score(mask).arrivals
 
@@ -250,7 +250,7 @@ def test_a_loss_that_is_not_finite_is_refused(bad):
         return velocity(x, sigma) * bad
 
     calibration = Calibration([Toy(field=field)])
-    with pytest.raises(SearchError, match=r"the loss of mask 1001010 on run 0 is (nan|inf)\. .*float16") as caught:
+    with pytest.raises(SearchError, match=r"the loss of mask 1001010 is (nan|inf)\. .*float16") as caught:
         calibration.score(Mask.parse("1001010"))
     assert "\n" not in str(caught.value)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from budcache.api import align as align
 from budcache.api import fit as fit
 from budcache.api import search as search
 from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError, SearchError
 from budcache.mask import Mask
-from budcache.policy import Ladder, Origin, Policy, Quality
+from budcache.policy import Ladder, Origin, Policy, Quality, Refined
 
 if TYPE_CHECKING:
     from budcache.model import Model, OutputReuse
@@ -39,7 +40,9 @@ __all__ = [
     "Policy",
     "PolicyError",
     "Quality",
+    "Refined",
     "SearchError",
+    "align",
     "applied",
     "apply",
     "fit",

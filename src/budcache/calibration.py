@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,11 +14,27 @@ from torch import Tensor
 from budcache.errors import SearchError
 from budcache.mask import Mask
 from budcache.model import Model
-from budcache.rollout import State, advance
+from budcache.rollout import State, Weights, advance, rollout
 from budcache.score import Score
 from budcache.solvers import Solver
 
-__all__ = ["Calibration", "Objective", "Run", "latent_mse"]
+__all__ = ["Calibration", "Objective", "Run", "Tree", "arrival", "latent_mse"]
+
+
+# How arrivals weigh their samples: 1 would be the mean, infinity the worst one alone. A sample that has strayed far on
+# its way ends as another picture, and calling the model later does not bring it back; so the worst ones count most.
+WORST = 4
+
+
+def arrival(errors: Tensor) -> float:
+    """One number for the samples' mean squared errors on arriving at a step: their power mean, near to the worst."""
+    scale = errors.max().clamp(min=1e-300)
+    return float(scale * (errors / scale).pow(WORST).mean().pow(1 / WORST))
+
+
+def _errors(student: Tensor, teacher: Tensor) -> Tensor:
+    """Each sample's mean squared error, shape [N]."""
+    return (student.double() - teacher.double()).flatten(1).square().mean(1).cpu()
 
 
 class Run(Model, Protocol):
@@ -40,27 +56,32 @@ def latent_mse(student: Tensor, teacher: Tensor, run: Run) -> float:
     return float((student.double() - teacher.double()).square().mean())
 
 
+T = TypeVar("T")
+
+
 @dataclass
-class _Tree:
-    """States after computed prefixes, least recently used out: masks that agree so far share them (F4)."""
+class Tree(Generic[T]):
+    """What is known after computed prefixes, least recently used out: masks that agree so far share it (F4)."""
 
     bound: int
-    states: OrderedDict[tuple[int, tuple[int, ...]], State] = field(default_factory=OrderedDict)
+    known: OrderedDict[Hashable, T] = field(default_factory=OrderedDict)
     size: int = 0
 
-    def get(self, run: int, computed: tuple[int, ...]) -> State | None:
-        state = self.states.get((run, computed))
-        if state is not None:
-            self.states.move_to_end((run, computed))
-        return state
+    def get(self, prefix: Hashable) -> T | None:
+        """What was put there, if it is still remembered."""
+        value = self.known.get(prefix)
+        if value is not None:
+            self.known.move_to_end(prefix)
+        return value
 
-    def put(self, run: int, computed: tuple[int, ...], state: State) -> None:
-        if self.bound <= 0 or (run, computed) in self.states:
+    def put(self, prefix: Hashable, value: T) -> None:
+        """Remember it, and forget what was not asked for longest until all fits the bound."""
+        if self.bound <= 0 or prefix in self.known:
             return
-        self.states[run, computed] = state
-        self.size += _bytes(state)
-        while self.size > self.bound and self.states:
-            _, dropped = self.states.popitem(last=False)
+        self.known[prefix] = value
+        self.size += _bytes(value)
+        while self.size > self.bound and self.known:
+            _, dropped = self.known.popitem(last=False)
             self.size -= _bytes(dropped)
 
 
@@ -71,21 +92,27 @@ class Calibration:
         runs: one per sample, or per batch of samples; each is run in full once, for its teacher.
         objective: the loss of one run's final latents against the teacher's.
         state_memory: bytes that may be spent on remembered states; 0 remembers none. The losses are the same.
+        teacher_sigmas: levels of another teacher, finer than the full run (F7); None is the full run itself.
 
     Attributes:
         calls: sample-calls so far: model evaluations times samples, the teacher's included.
     """
 
     def __init__(
-        self, runs: Sequence[Run], *, objective: Objective = latent_mse, state_memory: int = 2_000_000_000
+        self,
+        runs: Sequence[Run],
+        *,
+        objective: Objective = latent_mse,
+        state_memory: int = 2_000_000_000,
+        teacher_sigmas: Tensor | None = None,
     ) -> None:
         if not runs:
             raise SearchError("there is nothing to calibrate on. Give at least one prompt.")
         self.runs, self.objective = list(runs), objective
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]
-        self._tree = _Tree(state_memory)
-        self._teachers = [self._teach(run, solver) for run, solver in zip(self.runs, self._solvers, strict=True)]
+        self._tree: Tree[State] = Tree(state_memory)
+        self._teachers = [self._teach(run, teacher_sigmas) for run in self.runs]
 
     @property
     def calls(self) -> int:
@@ -109,13 +136,15 @@ class Calibration:
         """The run's solver."""
         return self._solvers[run]
 
-    def student(self, mask: Mask, run: int) -> Tensor:
-        """The final latents under a mask."""
-        return self._roll(run, mask)[-1]
-
-    def students(self, mask: Mask) -> list[Tensor]:
-        """The final latents of every run under a mask."""
-        return [self.student(mask, run) for run in range(len(self.runs))]
+    def finals(self, mask: Mask, weights: Weights | None = None, sigmas: Sequence[float] | None = None) -> list[Tensor]:
+        """The final latents of every run under a mask with blend weights and noise levels, as it will be served."""
+        if weights is None and sigmas is None:
+            return [self._roll(number, mask)[-1] for number in range(len(self.runs))]
+        levels = None if sigmas is None else torch.tensor(sigmas)
+        return [
+            rollout(run, run.noise, run.sigmas if levels is None else levels, mask, run.solver(levels), weights)
+            for run in self.runs
+        ]
 
     def loss(self, finals: Sequence[Tensor]) -> float:
         """The mean loss of final latents, one for each run, however they came about."""
@@ -123,43 +152,48 @@ class Calibration:
         losses = [self.objective(x, self.teacher(i), self.runs[i]) for i, x in enumerate(finals)]
         return sum(share * loss for share, loss in zip(shares, losses, strict=True))
 
+    def checked_loss(self, mask: Mask, finals: Sequence[Tensor]) -> float:
+        """The loss of a mask's final latents; it must be a number."""
+        loss = self.loss(finals)
+        if not math.isfinite(loss):
+            raise SearchError(
+                f"the loss of mask {mask} is {loss}. Check that the model's output is finite in its number format "
+                "(float16 overflows where bfloat16 does not)."
+            )
+        return loss
+
     def score(self, mask: Mask) -> Score:
         """Roll a mask on all samples and compare with the teacher."""
         if len(mask) != self.steps:
             raise SearchError(f"the mask has {len(mask)} steps, but the runs have {self.steps}.")
         last = mask.computed[-1]
-        loss, arrivals, samples = 0.0, [0.0] * (self.steps + 1), self.samples
-        for number, run in enumerate(self.runs):
-            states, teacher = self._roll(number, mask), self._teachers[number]
-            share = len(run.noise) / samples
-            value = self.objective(states[-1], teacher[-1], run)
-            if not math.isfinite(value):
-                raise SearchError(
-                    f"the loss of mask {mask} on run {number} is {value}. Check that the model's output is finite in "
-                    "its number format (float16 overflows where bfloat16 does not)."
-                )
-            loss += share * value
-            for j in range(last + 1, self.steps + 1):
-                arrivals[j] += share * latent_mse(states[j - last - 1], teacher[j], run)
-        return Score(loss, (*[None] * (last + 1), *arrivals[last + 1 :]))
+        rolled = [self._roll(number, mask) for number in range(len(self.runs))]
+        errors = [
+            torch.cat([_errors(states[j], self._teachers[i][last + 1 + j]) for i, states in enumerate(rolled)])
+            for j in range(self.steps - last)
+        ]
+        loss = self.checked_loss(mask, [states[-1] for states in rolled])
+        return Score(loss, (*[None] * (last + 1), *map(arrival, errors)))
 
-    def _teach(self, run: Run, solver: Solver) -> list[Tensor]:
-        """The states of the full run at every step, and at the end."""
+    def _teach(self, run: Run, finer: Tensor | None) -> list[Tensor]:
+        """The teacher's states at every step of the run, and at the end."""
+        levels = run.sigmas if finer is None else finer
+        solver = run.solver(finer)
         state, states = State(run.noise), [run.noise]
-        for _ in range(self.steps):
-            state = advance(run, state, run.sigmas, True, solver)
+        for _ in range(len(levels) - 1):
+            state = advance(run, state, levels, True, solver)
             states.append(state.x)
         if not torch.isfinite(states[-1]).all():
             raise SearchError(
                 "the full run itself ends in numbers that are not finite. Check the model and its number format."
             )
-        return states
+        return states if finer is None else [_between(states, levels, sigma) for sigma in run.sigmas]
 
     def _roll(self, number: int, mask: Mask) -> list[Tensor]:
         """The states after the last computed step and after each reused one behind it, down to the end."""
         run, solver, computed = self.runs[number], self._solvers[number], mask.computed
         known = len(computed)
-        while known and (state := self._tree.get(number, computed[:known])) is None:
+        while known and (state := self._tree.get((number, computed[:known]))) is None:
             known -= 1
         if not known:
             state = State(run.noise)
@@ -168,12 +202,22 @@ class Calibration:
             while state.step < computed[place]:
                 state = advance(run, state, run.sigmas, False, solver)
             state = advance(run, state, run.sigmas, True, solver)
-            self._tree.put(number, computed[: place + 1], state)
+            self._tree.put((number, computed[: place + 1]), state)
         states = [state.x]
         while state.step < self.steps:
             state = advance(run, state, run.sigmas, False, solver)
             states.append(state.x)
         return states
+
+
+def _between(states: Sequence[Tensor], levels: Tensor, sigma: Tensor) -> Tensor:
+    """Where a run passes a level: one of its states, or between two of them on a straight line, as Euler goes."""
+    behind = min(int((levels > sigma + 1e-6 * levels[0]).sum()), len(levels) - 1)
+    if behind == 0 or abs(float(levels[behind] - sigma)) <= 1e-6 * float(levels[0]):
+        return states[behind]
+    before = behind - 1
+    part = float((sigma - levels[before]) / (levels[behind] - levels[before]))
+    return states[before] + part * (states[behind] - states[before])
 
 
 def _bytes(value: Any) -> int:

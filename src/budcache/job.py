@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from budcache.calibration import Calibration, Objective
 
-__all__ = ["Job", "digest", "settings_of", "split", "take_samples"]
+__all__ = ["Job", "Judge", "digest", "memory_said", "seeded", "settings_of", "split", "take_samples"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,16 @@ class Job:
     batch: int
     objective: Literal["latent", "pixel"] | Objective
     state_memory: int
+    teacher_steps: int | None = None  # None: the full run is the teacher
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise SearchError(f"batch must be at least 1, got {self.batch}.")
+        if self.teacher_steps is not None and self.teacher_steps < self.steps:
+            raise SearchError(
+                f"a teacher of {self.teacher_steps} steps is coarser than the {self.steps} steps that it is to teach. "
+                f"Leave teacher_steps out, or choose more than {self.steps}."
+            )
 
     @contextmanager
     def calibration(self, samples: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Calibration]:
@@ -37,11 +47,11 @@ class Job:
         from budcache.calibration import Calibration, latent_mse
         from budcache.pipeline import PipelineModel, merge
 
-        seeded = [_seeded(sample, seed + i) for i, sample in enumerate(samples)]
-        with ExitStack() as stack, _memory_said():
+        given = [seeded(sample, seed + i) for i, sample in enumerate(samples)]
+        with ExitStack() as stack, memory_said():
             runs = []
-            for begin in range(0, len(seeded), self.batch):
-                call = merge(seeded[begin : begin + self.batch]) if self.batch > 1 else seeded[begin]
+            for begin in range(0, len(given), self.batch):
+                call = merge(given[begin : begin + self.batch]) if self.batch > 1 else given[begin]
                 runs.append(stack.enter_context(PipelineModel(self.pipe, steps=self.steps, reuse=self.reuse, **call)))
             if runs[0].begin:
                 raise SearchError("a search needs whole runs, but these start midway. Use strength=1.")
@@ -53,46 +63,74 @@ class Job:
                 objective = _PixelError(
                     self.pipe, self.steps, {id(run): part for run, part in zip(runs, parts, strict=True)}
                 )
-            yield Calibration(runs, objective=objective, state_memory=self.state_memory)
+            yield Calibration(
+                runs,
+                objective=objective,
+                state_memory=self.state_memory,
+                teacher_sigmas=self.finer_sigmas(samples[0]),
+            )
 
-    def told(self, calibration: Calibration) -> Callable[[Any], Any]:
-        """Scoring as the driver wants it."""
+    def finer_sigmas(self, sample: Mapping[str, Any]) -> Tensor | None:
+        """The pipeline's own levels for a finer teacher, if there is to be one."""
+        from budcache.pipeline import PipelineModel
 
-        def score(ask: Any) -> Any:
-            with _memory_said():
-                return calibration.score(ask.mask)
+        if self.teacher_steps is None or self.teacher_steps == self.steps:
+            return None
+        with PipelineModel(self.pipe, steps=self.teacher_steps, **seeded(sample, 0)) as finer:
+            return finer.sigmas
 
-        return score
+    @contextmanager
+    def judge(self, samples: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Judge]:
+        """Samples to choose and to measure on, which nothing was searched or fitted on."""
+        with self.calibration(samples, seed) as calibration:
+            yield Judge(self, samples, calibration)
 
-    def measure(
-        self, judge: Calibration, samples: Sequence[Mapping[str, Any]], finals: Mapping[int, Sequence[Tensor]]
-    ) -> dict[int, Quality]:
-        """The quality of final latents, per budget one for each of the judge's runs."""
+
+class Judge:
+    """Held-out samples: how good is what was found?"""
+
+    def __init__(self, job: Job, samples: Sequence[Mapping[str, Any]], calibration: Calibration) -> None:
+        self.job, self.samples, self.calibration = job, samples, calibration
+        self._decoded = 0
+        self._full: list[list[Any]] = []
+
+    @property
+    def calls(self) -> int:
+        """Sample-calls so far; to open the pipeline for a picture costs one."""
+        return self.calibration.calls + self._decoded
+
+    def measure(self, finals: Sequence[Tensor]) -> Quality:
+        """The quality of final latents, one for each of the runs, against the teacher's."""
         import numpy as np
 
         from budcache.metrics import psnr
+
+        if not self._full:
+            runs = range(len(self.calibration.runs))
+            self._full = [self._pictures(run, self.calibration.teacher(run)) for run in runs]
+        ratios = [
+            min(psnr(picture, reference), 100.0)  # a perfect picture is infinitely near; JSON knows no infinity
+            for run, x in enumerate(finals)
+            for picture, reference in zip(self._pictures(run, x), self._full[run], strict=True)
+        ]
+        return Quality(
+            loss=self.calibration.loss(finals),
+            psnr=float(np.mean(ratios)),
+            psnr_p5=float(np.percentile(ratios, 5)),
+            psnr_worst=float(np.min(ratios)),
+            samples=len(ratios),
+        )
+
+    def quality(self, candidate: Any) -> Quality:
+        """The quality of anything that can tell its final latents."""
+        return self.measure(candidate.finals(self.calibration))
+
+    def _pictures(self, run: int, x: Tensor) -> list[Any]:
         from budcache.pipeline import decode
 
-        def pictures(run: int, x: Tensor) -> list[Any]:
-            part = samples[run * self.batch : (run + 1) * self.batch]
-            return decode(self.pipe, x, part, steps=self.steps)
-
-        full = [pictures(run, judge.teacher(run)) for run in range(len(judge.runs))]
-        qualities = {}
-        for budget, students in finals.items():
-            ratios = [
-                min(psnr(picture, reference), 100.0)  # a perfect picture is infinitely near; JSON knows no infinity
-                for run, x in enumerate(students)
-                for picture, reference in zip(pictures(run, x), full[run], strict=True)
-            ]
-            qualities[budget] = Quality(
-                loss=judge.loss(students),
-                psnr=float(np.mean(ratios)),
-                psnr_p5=float(np.percentile(ratios, 5)),
-                psnr_worst=float(np.min(ratios)),
-                samples=len(ratios),
-            )
-        return qualities
+        batch = self.job.batch
+        self._decoded += len(x)
+        return decode(self.job.pipe, x, self.samples[run * batch : (run + 1) * batch], steps=self.job.steps)
 
 
 class _PixelError:
@@ -129,6 +167,21 @@ def take_samples(
     return given
 
 
+@contextmanager
+def memory_said() -> Iterator[None]:
+    """An out-of-memory error as a sentence."""
+    import torch
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if type(error) is RuntimeError and "memory" not in str(error):  # how torch says it of a CPU
+            raise
+        raise SearchError(
+            "the model ran out of memory. Use a smaller batch or size, or offloading; what was scored is in the ledger."
+        ) from error
+
+
 def split(samples: Sequence[Mapping[str, Any]], selection: int | None) -> int:
     """How many of the samples to search on; the last ones, a quarter if not told otherwise, are for selection."""
     kept_out = len(samples) // 4 if selection is None else selection
@@ -140,7 +193,8 @@ def split(samples: Sequence[Mapping[str, Any]], selection: int | None) -> int:
     return len(samples) - kept_out
 
 
-def _seeded(sample: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def seeded(sample: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """A sample that begins from noise of a seed, unless it says itself where to begin."""
     import torch
 
     if sample.get("generator") is not None or sample.get("latents") is not None:
@@ -167,18 +221,3 @@ def digest(samples: Sequence[Mapping[str, Any]]) -> str:
                 value = value.initial_seed()
             digest.update(value.tobytes() if hasattr(value, "tobytes") else json.dumps(value, default=repr).encode())
     return digest.hexdigest()[:16]
-
-
-@contextmanager
-def _memory_said() -> Iterator[None]:
-    """An out-of-memory error as a sentence."""
-    import torch
-
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if type(error) is RuntimeError and "memory" not in str(error):  # how torch says it of a CPU
-            raise
-        raise SearchError(
-            "the model ran out of memory. Use a smaller batch or size, or offloading; what was scored is in the ledger."
-        ) from error

@@ -18,7 +18,7 @@ from budcache.files import quote, read_json, write_json
 from budcache.mask import MAX_STEPS
 from budcache.schema import Count, MaskField, Number, Row, Seed, Settings, Text, Value
 
-__all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Reuse", "load", "parse"]
+__all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "load", "parse"]
 
 FORMAT_VERSION = 1
 MAX_BLEND = 16  # outputs that one blend may look back on; three are enough in practice
@@ -65,6 +65,15 @@ class Quality(Value):
     samples: Count | None = None
 
 
+class Refined(Value):
+    """One refinement that a policy has gone through, and what it was worth."""
+
+    how: Text  # "fit", "align", "align, joint"
+    prompts: Count | None = None
+    calls: Count | None = None  # sample-calls, those for choosing and measuring included
+    gain: Number | None = None  # decibels of PSNR on held-out samples
+
+
 class Policy(Value):
     """Which steps to compute, what to reuse between them, and on which noise levels.
 
@@ -75,6 +84,7 @@ class Policy(Value):
         sigmas: K + 1 effective noise levels, falling, or None for the pipeline's own.
         weights: for each computed step, the weights of the newest output and of those before it;
             their sum is used where plain reuse would repeat the newest one. None is plain reuse.
+        refined: what was done to the policy after its mask was found.
     """
 
     kind: Literal["policy"] = "policy"
@@ -85,6 +95,14 @@ class Policy(Value):
     weights: Annotated[tuple[Row, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
     origin: Origin | None = None
     quality: Quality | None = None
+    refined: Annotated[tuple[Refined, ...], Field(max_length=64, fail_fast=True)] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        if not self.refined:
+            del data["refined"]
+        return data
 
     @field_validator("version")
     @classmethod

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["dynamic_shift", "flux", "flux_mu", "plain", "static_shift", "with_end"]
+__all__ = ["dynamic_shift", "flux", "flux_mu", "monotone", "plain", "static_shift", "with_end"]
 
 
 def plain(steps: int) -> Tensor:
@@ -43,3 +43,22 @@ def flux_mu(
 def flux(steps: int, tokens: int) -> Tensor:
     """FLUX.1-dev's schedule for an image of `tokens` packed latent tokens, shape [K + 1]."""
     return dynamic_shift(plain(steps), flux_mu(tokens))
+
+
+def monotone(reference: Tensor, logits: Tensor) -> Tensor:
+    """Levels whose gaps are the reference's, each times the exponential of its logit and all scaled to the same sum.
+
+    They fall whatever the logits are, their ends stay, and at logits of zero they are the reference to the last bit.
+
+    Args:
+        reference: falling levels, shape [K + 1].
+        logits: one a gap, shape [K].
+    """
+
+    def levels(logits: Tensor) -> Tensor:
+        shares = torch.softmax((reference[:-1] - reference[1:]).log() + logits, 0)
+        below = torch.cat([shares.flip(0).cumsum(0).flip(0), shares.new_zeros(1)])  # sums of the gaps still to come
+        return reference[-1] + (reference[0] - reference[-1]) * below / below[0]
+
+    # The difference to itself at zero is exactly zero there, where rounding would leave the levels a bit beside.
+    return reference + (levels(logits) - levels(torch.zeros_like(logits)).detach())

@@ -7,7 +7,7 @@ import torch
 
 from budcache import Mask, OutputReuse
 from budcache.calibration import Calibration
-from budcache.refine import fit, fitted
+from budcache.refine import fit
 from budcache.sigmas import plain, static_shift
 from budcache.solvers import Solver, dpmpp2m, euler, ipndm2
 
@@ -38,9 +38,9 @@ def calibration(seeds: range, solver: Solver = euler) -> Calibration:
 def test_a_fitted_policy_is_nearer_to_the_teacher_on_samples_it_has_not_seen(solver):
     weights = fit(calibration(range(24), solver), MASK)
     unseen = calibration(range(100, 116), solver)
-    plain = unseen.loss(fitted(unseen, MASK, None))
+    plain = unseen.loss(unseen.finals(MASK))
     assert plain == pytest.approx(unseen.score(MASK).loss)
-    assert unseen.loss(fitted(unseen, MASK, weights)) < 0.5 * plain
+    assert unseen.loss(unseen.finals(MASK, weights)) < 0.5 * plain
 
 
 def test_it_costs_one_pass():

@@ -12,7 +12,7 @@ import pytest
 pytest.register_assert_rewrite("budcache.testing")
 
 from budcache import Mask  # noqa: E402
-from budcache.search import STRATEGIES, Ask, Exhaustive, LadderSearch, Space, drive  # noqa: E402
+from budcache.search import STRATEGIES, Ask, Exhaustive, LadderSearch, Polished, Space, drive  # noqa: E402
 from budcache.testing import StrategyContract, toy_score  # noqa: E402
 
 
@@ -27,7 +27,7 @@ class TestShipped(StrategyContract):
 
 
 class TestPolishedLadder(StrategyContract):
-    strategy = LadderSearch(beam=2, polish=2)
+    strategy = Polished(LadderSearch(beam=2))
 
 
 class TestByMethod(StrategyContract):

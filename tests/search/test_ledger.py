@@ -216,7 +216,7 @@ def test_another_version_is_refused(path, version):
 def test_a_line_that_is_no_score_is_shown(path, change):
     path.parent.mkdir()
     path.write_text(f"{HEADER}\n{json.dumps(ENTRY)}\n{json.dumps(ENTRY | change)}\n{json.dumps(ENTRY)}\n")
-    with pytest.raises(SearchError, match=r"has a line that is not a score: .*Remove the line or the file"):
+    with pytest.raises(SearchError, match=r"has a line that cannot be used: .*Remove the line or the file"):
         Ledger(path, SEARCH)
 
 
@@ -227,7 +227,7 @@ def test_a_line_that_lacks_something_is_shown(path, name):
     if name == "phase":  # only told to people
         assert len(Ledger(path, SEARCH).known) == 1
         return
-    with pytest.raises(SearchError, match="not a score"):
+    with pytest.raises(SearchError, match="cannot be used"):
         Ledger(path, SEARCH)
 
 
@@ -294,7 +294,7 @@ class FullDisk:
 def test_a_full_disk_loses_nothing_that_was_written(path):
     plan, model = STRATEGIES["ladder"], Model()
     ledger = Ledger(path, SEARCH)
-    ledger._file = FullDisk(ledger._file, room=6)
+    ledger._journal._file = FullDisk(ledger._journal._file, room=6)
     with pytest.raises(SearchError, match=r"No space left on device\. What was scored is kept; make room") as caught:
         drive(plan, ledger.remembering(model, lambda: model.calls), steps=STEPS, budgets=BUDGETS, seed=1)
     assert "\n" not in str(caught.value)

@@ -22,6 +22,7 @@ from budcache.search import (
     Authors,
     Exhaustive,
     LadderSearch,
+    Polished,
     Limits,
     RandomMasks,
     Space,
@@ -442,7 +443,7 @@ def test_the_ladder_keeps_the_best_arrivals(seed, beam):
 def test_polish_never_makes_a_rung_worse(seed, polish, rounds):
     score = drawn(seed)
     plain = run(LadderSearch(), 9, range(1, 10), score)
-    polished = run(LadderSearch(polish=polish, rounds=rounds), 9, range(1, 10), score)
+    polished = run(Polished(LadderSearch(), window=polish, rounds=rounds), 9, range(1, 10), score)
     assert polished.history[: len(plain.history)] == plain.history
     rest = polished.history[len(plain.history) :]
     assert {step.phase for step in rest} == {"polish"}
@@ -454,17 +455,17 @@ def test_polish_never_makes_a_rung_worse(seed, polish, rounds):
 
 
 def test_polish_is_worth_something():
-    plain, polished = (run(LadderSearch(polish=polish), 12, [5]) for polish in (0, 2))
+    plain, polished = (run(Polished(LadderSearch(), window=polish), 12, [5]) for polish in (0, 2))
     assert lowest(polished, 5) < lowest(plain, 5)
 
 
 def test_polish_climbs_only_the_budgets_that_are_wanted():
-    found = run(LadderSearch(polish=2), 10, [4, 6])
+    found = run(Polished(LadderSearch()), 10, [4, 6])
     assert {step.mask.budget for step in found.history if step.phase == "polish"} == {4, 6}
-    assert LadderSearch(polish=2).expected(10, (4, 6)) is None
+    assert Polished(LadderSearch()).expected(10, (4, 6)) is None
 
 
-@pytest.mark.parametrize("plan", [LadderSearch(), LadderSearch(beam=3), LadderSearch(polish=2)], ids=str)
+@pytest.mark.parametrize("plan", [LadderSearch(), LadderSearch(beam=3), Polished(LadderSearch())], ids=str)
 def test_the_loss_of_a_rung_is_that_of_its_mask(plan):
     calibration = Calibration([Counting(9)])
     found = drive(plan, lambda ask: calibration.score(ask.mask), steps=9, budgets=range(1, 10))
@@ -571,7 +572,7 @@ def test_the_first_of_equals_is_the_best():
         (lambda: Authors(rounds=-1), "rounds"),
         (lambda: Authors(cold=0), "temperatures"),
         (lambda: LadderSearch(beam=0), "beam"),
-        (lambda: LadderSearch(polish=-1), "polish"),
+        (lambda: Polished(window=-1), "polish"),
         (lambda: LadderSearch(rounds=-1), "rounds"),
         (lambda: RandomMasks(count=0), "mask"),
     ],

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from budcache.errors import PipelineError
+from budcache.errors import PipelineError, SearchError
+from budcache.prompts import read_prompts
 
 app = typer.Typer(
     help="Diffusion pipelines at a number of model calls that you fix in advance.",
@@ -53,6 +54,11 @@ Negative = Annotated[str | None, typer.Option("--negative", help="A negative pro
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps; default: the best there is.")]
 Numbers = Annotated[Dtype | None, typer.Option("--dtype", help="Default: bfloat16 on a GPU, else float32.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text for people.")]
+
+Prompt = Annotated[list[str] | None, typer.Option("--prompt", "-p", help="What to calibrate on.")]
+PromptFile = Annotated[Path | None, typer.Option("--prompts", help="Or a file: text, JSONL (prompt) or CSV (caption).")]
+
+CALIBRATION_PROMPTS = 32
 
 
 def open_pipeline(model: str, device: str | None, dtype: Dtype | None) -> Any:
@@ -118,3 +124,30 @@ def first_line(error: BaseException) -> str:
     """What an error of another library says first."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def calibration_prompts(model: str, given: list[str], file: Path | None, count: int = CALIBRATION_PROMPTS) -> list[str]:
+    """The prompts that were given, or the first of those that come with an embedded model."""
+    from budcache import models
+
+    if given and file is not None:
+        raise SearchError("--prompt and --prompts were both given. Use one of them.")
+    if file is not None:
+        return read_prompts(file)
+    if not given and model in models.EMBEDDED:
+        return models.prompts(model, "calibration")[:count]
+    if not given:
+        raise SearchError("there are no prompts to calibrate on. Give --prompt a few times, or a file with --prompts.")
+    return given
+
+
+def draw(path: Path, *panels: Callable[[Any], None]) -> None:
+    """Draw panels beside each other into a file."""
+    from budcache.report import plots
+
+    check_writable(path)
+    try:
+        plots.save(path, *panels)
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path} cannot be drawn: {first_line(error)}. Choose a name that ends in .png.") from None
+    say(f"drawn to {path}", err)

@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from budcache.api import check_budgets, search_in_full
+from budcache.api.search import POLISH
 from budcache.cli.common import (
     Device,
     Frames,
@@ -21,7 +22,10 @@ from budcache.cli.common import (
     ModelArgument,
     Negative,
     Numbers,
+    Prompt,
+    PromptFile,
     Width,
+    calibration_prompts,
     check_writable,
     command,
     err,
@@ -35,10 +39,7 @@ from budcache.errors import PipelineError, SearchError
 from budcache.files import quote
 from budcache.mask import MAX_STEPS
 from budcache.policy import Reuse
-from budcache.prompts import read_prompts
-from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Strategy, strategy
-
-CALIBRATION_PROMPTS = 24
+from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Polished, Strategy, strategy
 
 
 @command
@@ -47,11 +48,15 @@ def search(
     budgets: Annotated[str, typer.Option("--budgets", "--budget", "-b", help="Model calls: 8, or 5,6,8, or 4-12.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps of the full run.")] = 28,
     out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the ladder.")] = Path("ladder.json"),
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", "-p", help="What to calibrate on.")] = None,
-    prompts: Annotated[Path | None, typer.Option(help="Or a file: text, JSONL (prompt) or CSV (caption).")] = None,
+    prompt: Prompt = None,
+    prompts: PromptFile = None,
     strategy_name: Annotated[str, typer.Option("--strategy", help=f"One of {', '.join(STRATEGIES)}.")] = "ladder",
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
-    polish: Annotated[int, typer.Option(min=0, help="Ladder: climb from each rung by moves this far.")] = 0,
+    polish: Annotated[int | None, typer.Option(min=0, help="Climb from each rung by moves this far.")] = None,
+    fit: Annotated[bool | None, typer.Option("--fit/--plain", help="Fit the reuse in closed form, or not.")] = None,
+    teacher_steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of a teacher finer than the full run.")
+    ] = None,
     reuse: Annotated[Reuse, typer.Option(help="What reused steps repeat.")] = "output",
     objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
     seed: Annotated[int, typer.Option(help="Seed of the search and of the first sample.")] = 0,
@@ -72,9 +77,10 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
-    wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam, polish)
+    fit = reuse == "output" if fit is None else fit
+    wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam, 0 if fit else polish or 0)
     check_budgets(wanted, steps)
-    texts = _prompts(model, prompt or [], prompts)
+    texts = calibration_prompts(model, prompt or [], prompts)
     memory = parse_bytes(state_memory)
     check_writable(out_path)
     kept = ledger or out_path.with_suffix(".ledger.jsonl")
@@ -83,7 +89,10 @@ def search(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
     begin = time.perf_counter()
-    with Bar(plan.expected(steps, tuple(wanted)), disable=as_json or not err.is_terminal) as bar:
+    total = plan.expected(steps, tuple(wanted))
+    if fit and total is not None and isinstance(plan, LadderSearch):
+        total *= 2  # once more with fitted stretches; how long the climb after it takes nobody knows
+    with Bar(total, disable=as_json or not err.is_terminal) as bar:
         try:
             result = search_in_full(
                 pipe,
@@ -92,6 +101,9 @@ def search(
                 prompts=texts,
                 strategy=plan,
                 reuse=reuse,
+                fit=fit,
+                polish=POLISH if polish is None else polish,
+                teacher_steps=teacher_steps,
                 objective=objective,
                 seed=seed,
                 selection=selection,
@@ -144,6 +156,9 @@ class Bar:
         """Show one evaluation."""
         budget = step.mask.budget
         self.best[budget] = min(step.loss, self.best.get(budget, step.loss))
+        if step.new and self.total is not None and step.phase in ("start", "polish"):
+            self.total += 1
+            self.progress.update(self.task, total=self.total)
         note = f"{budget} calls: best loss {self.best[budget]:.3g}, {step.calls} sample-calls"
         self.progress.update(self.task, description=step.phase, note=note, advance=int(step.new))
 
@@ -179,21 +194,7 @@ def parse_bytes(text: str) -> int:
 def _plan(name: str, beam: int, polish: int) -> Strategy:
     plan = strategy(name)
     if isinstance(plan, LadderSearch):
-        return replace(plan, beam=beam, polish=polish)
-    if beam != 1 or polish != 0:
-        raise SearchError(f"--beam and --polish belong to the ladder, not to {name}. Leave them out.")
-    return plan
-
-
-def _prompts(model: str, given: list[str], file: Path | None) -> list[str]:
-    from budcache import models
-
-    if given and file is not None:
-        raise SearchError("--prompt and --prompts were both given. Use one of them.")
-    if file is not None:
-        return read_prompts(file)
-    if not given and model in models.EMBEDDED:
-        return models.prompts(model, "calibration")[:CALIBRATION_PROMPTS]
-    if not given:
-        raise SearchError("there are no prompts to calibrate on. Give --prompt a few times, or a file with --prompts.")
-    return given
+        plan = replace(plan, beam=beam)
+    elif beam != 1:
+        raise SearchError(f"--beam belongs to the ladder, not to {name}. Leave it out.")
+    return Polished(plan, window=polish) if polish else plan

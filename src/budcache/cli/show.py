@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from budcache.cli.common import Json, check_writable, command, err, first_line, out, say
-from budcache.errors import PipelineError
+from budcache.cli.common import Json, command, draw, out
 from budcache.policy import Ladder, Policy, load
 from budcache.search import Evaluated, read_history
 
@@ -18,7 +17,9 @@ from budcache.search import Evaluated, read_history
 @command
 def show(
     file: Annotated[Path, typer.Argument(help="A policy or ladder file, or the .ledger.jsonl of a search.")],
-    plot: Annotated[Path | None, typer.Option(help="Also draw it: masks, or the search's convergence, as PNG.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw it, as PNG: masks, weights and sigmas, or the convergence.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what a policy, a ladder or the history of a search holds."""
@@ -27,7 +28,16 @@ def show(
         return
     found = load(file)
     if plot is not None:
-        _draw(plot, "masks", {f"{policy.budget} calls": policy.mask for policy in _policies(found)})
+        from budcache.report import plots
+
+        rungs = {f"{policy.budget} calls": policy for policy in _policies(found)}
+        panels = [lambda axes: plots.masks(axes, {name: policy.mask for name, policy in rungs.items()})]
+        if any(policy.weights for policy in rungs.values()):
+            panels.append(lambda axes: plots.weights(axes, rungs))
+        levels = {name: policy.sigmas for name, policy in rungs.items() if policy.sigmas is not None}
+        if levels:
+            panels.append(lambda axes: plots.sigmas(axes, None, levels))
+        draw(plot, *panels)
     if as_json:
         print(json.dumps(_summary(found)))
         return
@@ -39,7 +49,9 @@ def show(
 def _show_history(file: Path, plot: Path | None, as_json: bool) -> None:
     history = read_history(file)
     if plot is not None:
-        _draw(plot, "convergence", history)
+        from budcache.report import plots
+
+        draw(plot, lambda axes: plots.convergence(axes, history))
     if as_json:
         print(json.dumps([{**asdict(step), "mask": str(step.mask)} for step in history]))
         return
@@ -52,17 +64,6 @@ def _show_history(file: Path, plot: Path | None, as_json: bool) -> None:
     out.print(f"[bold]search of {len(history)} masks[/bold], {history[-1].calls if history else 0} sample-calls")
     for budget, step in sorted(best.items()):
         out.print(f"{budget:5d} calls  {strip(step.mask)}  loss {step.loss:.4g}  ({step.phase})")
-
-
-def _draw(path: Path, panel: str, subject: Any) -> None:
-    from budcache.report import plots
-
-    check_writable(path)
-    try:
-        plots.save(path, lambda axes: getattr(plots, panel)(axes, subject))
-    except (OSError, ValueError) as error:
-        raise PipelineError(f"{path} cannot be drawn: {first_line(error)}. Choose a name that ends in .png.") from None
-    say(f"drawn to {path}", err)
 
 
 def _policies(found: Policy | Ladder) -> tuple[Policy, ...]:

@@ -2,8 +2,20 @@
 
 from budcache.pipeline.driven import PipelineModel, decode
 from budcache.pipeline.origin import describe
+from budcache.pipeline.parts import frozen
 from budcache.pipeline.samples import merge
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
 from budcache.pipeline.serving import Handle, applied, apply
 
-__all__ = ["BudcacheScheduler", "Handle", "PipelineModel", "Stats", "applied", "apply", "decode", "describe", "merge"]
+__all__ = [
+    "BudcacheScheduler",
+    "Handle",
+    "PipelineModel",
+    "Stats",
+    "applied",
+    "apply",
+    "decode",
+    "describe",
+    "frozen",
+    "merge",
+]

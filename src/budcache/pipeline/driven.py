@@ -103,7 +103,7 @@ class PipelineModel:
         """The pipeline's own scheduler as a pure function, on its own noise levels or on others."""
         start = copy.deepcopy(self._scheduler.inner)
         if sigmas is not None:
-            install(start, tuple(sigmas.tolist()))
+            install(start, sigmas)
         if hasattr(start, "set_begin_index"):
             start.set_begin_index(self.begin)
 
@@ -185,8 +185,10 @@ def decode(pipe: Any, x: Tensor, samples: Sequence[Mapping[str, Any]], *, steps:
     """Final latents as the pipeline's own pictures: arrays of values from 0 to 1, one per sample.
 
     The pipeline is opened at its loop and let go with `x` as its latents, which costs one evaluation of its model.
+    Latents that have a gradient give tensors that have one, channels last like the arrays.
     """
-    call = {**(merge(samples) if len(samples) > 1 else samples[0]), "output_type": "np"}
-    with PipelineModel(pipe, steps=steps, **call) as model:
+    call = {**(merge(samples) if len(samples) > 1 else samples[0])}
+    call["output_type"] = "pt" if x.requires_grad else "np"
+    with PipelineModel(pipe, steps=steps, grad=x.requires_grad, **call) as model:
         output = model.finish(x)
-    return list(output[0])
+    return [picture.movedim(-3, -1) for picture in output[0]] if x.requires_grad else list(output[0])

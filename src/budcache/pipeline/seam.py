@@ -93,14 +93,18 @@ class SeamScheduler(StandIn):
 
     def _loop(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
         self.begin = steps[0] if steps else len(self.inner.timesteps)
-        if self.grad:
-            torch.set_grad_enabled(True)  # this thread's own; the encoders before it ran without
         self.request = self.line.listen()
         while isinstance(self.request, Request):
+            self._record(self.request.x, self.request.sigma)
             if self.trunk is not None:
                 self.trunk.begin(self.request.memo is None, self.request.memo)
             yield retime(self.inner, self._level(self.request))
+        self._record(self.request.x)
         # Returning ends the pipeline's loop, and it goes on to its end as after any run.
+
+    def _record(self, *inputs: Tensor | None) -> None:
+        """Record for gradients only where somebody asks for them; the switch is this thread's own."""
+        torch.set_grad_enabled(self.grad and any(value is not None and value.requires_grad for value in inputs))
 
     def _level(self, request: Request) -> Tensor:
         return levels(self.inner)[self.begin] if request.sigma is None else request.sigma

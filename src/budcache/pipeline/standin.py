@@ -177,8 +177,11 @@ def retime(scheduler: Any, sigma: Tensor) -> Tensor:
     )
 
 
-def install(scheduler: Any, sigmas: tuple[float, ...]) -> None:
-    """Put effective noise levels into a scheduler, verbatim: after `set_timesteps`, so that nothing shifts them."""
+def install(scheduler: Any, sigmas: tuple[float, ...] | Tensor) -> None:
+    """Put effective noise levels into a scheduler, verbatim: after `set_timesteps`, so that nothing shifts them.
+
+    Levels that are a tensor keep their gradient, so that steps are differentiable in them.
+    """
     own = getattr(scheduler, "sigmas", None)
     name = type(scheduler).__name__
     if not isinstance(own, Tensor) or len(own) != len(scheduler.timesteps) + 1:
@@ -191,8 +194,8 @@ def install(scheduler: Any, sigmas: tuple[float, ...]) -> None:
             f"the policy's sigmas begin at {sigmas[0]:g} but {name} begins at {float(own[0]):g}: they belong to "
             "another kind of model. Search a policy on this pipeline."
         )
-    new = torch.tensor(sigmas, dtype=own.dtype, device=own.device)
-    timesteps = torch.stack([retime(scheduler, sigma).detach() for sigma in new[:-1].to("cpu", torch.float32)])
+    new = torch.as_tensor(sigmas).to(own.device, own.dtype)
+    timesteps = torch.stack([retime(scheduler, sigma) for sigma in new[:-1].detach().to("cpu", torch.float32)])
     scheduler.sigmas = new
     scheduler.timesteps = timesteps.to(scheduler.timesteps)
     # Two levels may now share a truncated timestep; only counting, not looking up, tells them apart.

@@ -1,5 +1,6 @@
-"""Refining a mask: reuse fitted in closed form."""
+"""Making more of a mask: reuse fitted in closed form, and the paper's schedule alignment."""
 
-from budcache.refine.fit import fit, fitted
+from budcache.refine.align import Aligned, Learned, Lesson, Update, align
+from budcache.refine.fit import Fitted, Rows, Target, fit
 
-__all__ = ["fit", "fitted"]
+__all__ = ["Aligned", "Fitted", "Learned", "Lesson", "Rows", "Target", "Update", "align", "fit"]

@@ -5,87 +5,186 @@ few is used instead, with the weights that bring the student nearest to the teac
 Where a stretch ends is affine in the weights (for Euler it is `x + dsigma * sum_j w_j v_j`), so the best ones solve a
 small linear system whose matrix is summed up sample by sample. One pass of B calls per sample fits the whole policy:
 no gradients, and no more memory than running it.
+
+The weights of a stretch depend only on the steps computed up to its end. So masks that agree so far share them, and
+every search strategy works with fitted reuse as it does with plain reuse: only the score is another (`Fitted`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from budcache.calibration import Calibration
+from budcache.calibration import Calibration, Tree, arrival
+from budcache.errors import SearchError
 from budcache.mask import Mask
-from budcache.rollout import Weights, blend, rollout
+from budcache.rollout import State, blend
+from budcache.score import Score
 
-__all__ = ["fit", "fitted"]
+__all__ = ["Fitted", "Rows", "Target", "fit"]
+
+Rows = tuple[tuple[float, ...], ...]
+Target = Literal["next", "final"]
 
 
-def fit(
-    calibration: Calibration, mask: Mask, *, outputs: int = 3, ridge: float = 1e-3
-) -> tuple[tuple[float, ...], ...]:
-    """The blend weights of a mask, one row per computed step.
+def fit(calibration: Calibration, mask: Mask, **options: Any) -> Rows:
+    """The blend weights of a mask, one row per computed step; the options are those of `Fitted`."""
+    return Fitted(calibration, **options).weights(mask)
+
+
+class Fitted:
+    """The score of masks whose reuse is fitted: in a search, it stands where `Calibration` does.
 
     Args:
         calibration: the samples to fit on, with their teachers.
-        mask: which steps are computed.
         outputs: how many of the last outputs to blend.
         ridge: pull towards plain reuse, relative to the size of the outputs; more of it for few samples.
-
-    Returns:
-        For each computed step the weights of the newest output and of those before it.
+        target: what the blend is to come near to: "next" is the teacher's latent at the next computed step; "final" is
+            its final latent, which the blend is to reach if it were kept to the end.
+        balance: 0 lets samples count by their squared errors, so that the worst ones rule the fit; 1 lets each count
+            relative to its own error, which suits measures in decibels.
+        state_memory: bytes that may be spent on remembered states; 0 remembers none.
     """
-    walkers = [_Walker(calibration, number) for number in range(len(calibration.runs))]
-    rows: list[tuple[float, ...]] = []
-    for place, (begin, end) in enumerate(mask.segments):
-        size = min(outputs, place + 1)
-        gram = torch.zeros(size, size, dtype=torch.float64)
-        right = torch.zeros(size, dtype=torch.float64)
-        for walker in walkers:
-            matrix, vector = walker.normal_equations(begin, end, size)
-            gram, right = gram + matrix, right + vector
-        plain = torch.zeros(size, dtype=torch.float64)
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        *,
+        outputs: int = 3,
+        ridge: float = 1e-3,
+        target: Target = "next",
+        balance: float = 1.0,
+        state_memory: int = 0,
+    ) -> None:
+        if outputs < 1 or not ridge >= 0:
+            raise SearchError(f"a fit blends at least 1 output with a ridge of at least 0, got {outputs} and {ridge}.")
+        if target not in ("next", "final"):
+            raise SearchError(f"there is no target {target!r}. Use 'next' or 'final'.")
+        self.calibration, self.outputs, self.ridge = calibration, outputs, ridge
+        self.target, self.balance = target, balance
+        self._tree: Tree[tuple[list[State], Rows]] = Tree(state_memory)
+
+    def score(self, mask: Mask) -> Score:
+        """Roll a mask with fitted reuse on all samples and compare with the teacher; see `Calibration.score`."""
+        states, _ = self._walk(mask)
+        after, steps = mask.computed[-1] + 1, self.calibration.steps
+        every = self._equations(states, after, steps)
+        rows = [self._solve(equations, every[-1]) for equations in every]
+        errors = [arrival(equations.errors(row)) for equations, row in zip(every, rows, strict=True)]
+        finals = [self._coast(number, state, rows[-1], steps).x for number, state in enumerate(states)]
+        return Score(self.calibration.checked_loss(mask, finals), (*[None] * after, *errors))
+
+    def weights(self, mask: Mask) -> Rows:
+        """The blend weights of a mask, one row per computed step: the newest output's, then those before it."""
+        states, rows = self._walk(mask)
+        (last,) = self._equations(states, self.calibration.steps, self.calibration.steps)
+        return (*rows, self._solve(last, last))
+
+    def _walk(self, mask: Mask) -> tuple[list[State], Rows]:
+        """The runs at the mask's last computed step, its output at hand, and the rows of the stretches before it."""
+        computed = mask.computed
+        known, found = len(computed), None
+        while known and (found := self._tree.get(computed[:known])) is None:
+            known -= 1
+        states, rows = found or ([State(run.noise) for run in self.calibration.runs], ())
+        for place in range(known, len(computed)):
+            if place:
+                states, row = self._stretch(states, computed[place])
+                rows = (*rows, row)
+            states = [self._compute(number, state) for number, state in enumerate(states)]
+            self._tree.put(computed[: place + 1], (states, rows))
+        return states, rows
+
+    def _stretch(self, states: list[State], end: int) -> tuple[list[State], tuple[float, ...]]:
+        """Fit the blend that leads to a step, and follow it."""
+        steps = self.calibration.steps
+        equations = self._equations(states, end, end)[0]
+        to_end = equations if self.target == "next" else self._equations(states, steps, steps)[0]
+        row = self._solve(equations, to_end)
+        return [self._coast(number, state, row, end) for number, state in enumerate(states)], row
+
+    def _solve(self, equations: _Equations, to_end: _Equations) -> tuple[float, ...]:
+        return (equations if self.target == "next" else to_end).solve(self.ridge, self.balance)
+
+    def _compute(self, number: int, state: State) -> State:
+        run = self.calibration.runs[number]
+        v, _ = run.compute(state.x, run.sigmas[state.step])
+        return replace(state, computed=state.computed + 1, outputs=(v, *state.outputs)[: self.outputs])
+
+    def _coast(self, number: int, state: State, weights: Sequence[float], end: int) -> State:
+        """Reuse one blend of the outputs down to a step."""
+        return self._roll(number, state, blend(state.outputs, weights), end)[-1]
+
+    def _roll(self, number: int, state: State, v: Tensor, end: int) -> list[State]:
+        run, solver = self.calibration.runs[number], self.calibration.solver(number)
+        states = []
+        for k in range(state.step, end):
+            x, past = solver(state.x, v, run.sigmas[k], run.sigmas[k + 1], state.past)
+            state = replace(state, x=x, past=past, step=k + 1)
+            states.append(state)
+        return states
+
+    def _equations(self, states: list[State], first: int, last: int) -> list[_Equations]:
+        """What is known of the stretches to the steps from `first` to `last`: how each output moves each sample."""
+        parts: list[list[_Equations]] = [[] for _ in range(first, last + 1)]
+        for number, state in enumerate(states):
+            teacher = self.calibration.trajectory(number)
+            still = self._roll(number, state, torch.zeros_like(state.outputs[0]), last)
+            moved = [self._roll(number, state, v, last) for v in state.outputs]
+            for part, end in zip(parts, range(first, last + 1), strict=True):
+                at = end - state.step - 1
+                here = still[at].x.double()
+                moves = torch.stack([(each[at].x.double() - here).flatten(1) for each in moved], 1)
+                missing = (teacher[end].double() - here).flatten(1)
+                part.append(_Equations.of(moves, missing))
+        return [_Equations.join(part) for part in parts]
+
+
+@dataclass(frozen=True)
+class _Equations:
+    """The normal equations of one stretch, sample by sample: `minimise |missing - sum_j w_j moves_j|^2`."""
+
+    gram: Tensor  # [N, q, q], moves times moves, per number of a latent
+    right: Tensor  # [N, q], moves times what is missing
+    square: Tensor  # [N], what is missing, squared
+
+    @classmethod
+    def of(cls, moves: Tensor, missing: Tensor) -> _Equations:
+        size = missing.shape[1]
+        gram = moves @ moves.transpose(1, 2) / size
+        right = (moves @ missing[:, :, None])[:, :, 0] / size
+        return cls(gram.cpu(), right.cpu(), missing.square().mean(1).cpu())
+
+    @classmethod
+    def join(cls, parts: Sequence[_Equations]) -> _Equations:
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ("gram", "right", "square")))
+
+    def errors(self, weights: Sequence[float]) -> Tensor:
+        """Each sample's mean squared error under given weights."""
+        w = torch.tensor(weights, dtype=torch.float64)
+        return (self.square - 2 * self.right @ w + (self.gram @ w) @ w).clamp(min=0)
+
+    def solve(self, ridge: float, balance: float) -> tuple[float, ...]:
+        """The weights of least error, pulled towards plain reuse."""
+        shares = torch.ones(len(self.square), dtype=torch.float64)
+        weights = self._weighted(shares, ridge)
+        if balance:
+            for _ in range(3):  # reweighted least squares; settles at once
+                errors = self.errors(weights)
+                shares = (errors + 0.01 * errors.mean()).clamp(min=1e-30) ** -balance
+                weights = self._weighted(shares / shares.mean(), ridge)
+        return weights
+
+    def _weighted(self, shares: Tensor, ridge: float) -> tuple[float, ...]:
+        gram = (shares[:, None, None] * self.gram).sum(0)
+        right = (shares[:, None] * self.right).sum(0)
+        plain = torch.zeros_like(right)
         plain[0] = 1.0
         pull = ridge * gram.diagonal().mean()
-        weights = torch.linalg.solve(gram + pull * torch.eye(size, dtype=torch.float64), right + pull * plain)
-        rows.append(tuple(weights.tolist()))
-        for walker in walkers:
-            walker.go_on(begin, end, rows[-1])
-    return tuple(rows)
-
-
-def fitted(calibration: Calibration, mask: Mask, weights: Weights | None) -> list[Tensor]:
-    """The final latents of every run under a mask with blend weights, as it will be served; None is plain reuse."""
-    return [
-        rollout(run, run.noise, run.sigmas, mask, calibration.solver(number), weights)
-        for number, run in enumerate(calibration.runs)
-    ]
-
-
-class _Walker:
-    """One run's student on its way down: where it is, and the outputs it has seen."""
-
-    def __init__(self, calibration: Calibration, number: int) -> None:
-        self.run, self.solver = calibration.runs[number], calibration.solver(number)
-        self.teacher = calibration.trajectory(number)
-        self.x, self.past = self.run.noise, None
-        self.outputs: tuple[Tensor, ...] = ()
-
-    def normal_equations(self, begin: int, end: int, size: int) -> tuple[Tensor, Tensor]:
-        """Compute the step, and tell how each output moves the end of its stretch: Gram matrix and right-hand side."""
-        v, _ = self.run.compute(self.x, self.run.sigmas[begin])
-        self.outputs = (v, *self.outputs)[:size]
-        still = self._stretch(torch.zeros_like(v), begin, end)[0].double()
-        moves = torch.stack([(self._stretch(v, begin, end)[0].double() - still).flatten() for v in self.outputs])
-        missing = (self.teacher[end].double() - still).flatten()
-        return (moves @ moves.T).cpu(), (moves @ missing).cpu()
-
-    def go_on(self, begin: int, end: int, weights: tuple[float, ...]) -> None:
-        """Take the stretch with the fitted blend."""
-        self.x, self.past = self._stretch(blend(self.outputs, weights), begin, end)
-
-    def _stretch(self, v: Tensor, begin: int, end: int) -> tuple[Tensor, Any]:
-        x, past = self.x, self.past
-        for k in range(begin, end):
-            x, past = self.solver(x, v, self.run.sigmas[k], self.run.sigmas[k + 1], past)
-        return x, past
+        eye = torch.eye(len(right), dtype=torch.float64)
+        weights: list[float] = torch.linalg.solve(gram + pull * eye, right + pull * plain).tolist()
+        return tuple(weights)

@@ -1,4 +1,4 @@
-"""Plots: quality over model calls, convergence of a search, masks as strips."""
+"""Plots: quality over model calls, convergence, masks as strips, blend weights, noise levels, losses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from budcache.mask import Mask
+from budcache.policy import Policy
 from budcache.search import Evaluated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["convergence", "masks", "quality", "save"]
+    from budcache.refine import Update
+
+__all__ = ["convergence", "losses", "masks", "quality", "save", "sigmas", "weights"]
 
 OURS, OTHERS = "#2f6fed", ("#8a94a8", "#e0912f", "#0f9d76", "#b0508f", "#7a5fd0")
 MARKERS = {"anneal": "o", "climb": "^", "polish": "^", "ladder": "s"}
@@ -63,6 +66,62 @@ def masks(axes: Axes, rungs: Mapping[str, Mask]) -> None:
     axes.tick_params(which="both", length=0)
     for side in axes.spines.values():
         side.set_visible(False)
+
+
+def weights(axes: Axes, rungs: Mapping[str, Policy]) -> None:
+    """The blend of each reused stretch: a row per policy, and at each computed step its weights, newest first."""
+    import numpy as np
+
+    most = max((len(row) for policy in rungs.values() for row in policy.weights or ()), default=1)
+    table = np.full((len(rungs) * (most + 1) - 1, len(next(iter(rungs.values())).mask)), np.nan)
+    for place, policy in enumerate(rungs.values()):
+        rows = policy.weights or ((1.0,),) * policy.budget
+        for step, row in zip(policy.mask.computed, rows, strict=True):
+            for age, weight in enumerate(row):
+                table[place * (most + 1) + age, step] = weight
+    reach = max(float(np.nanmax(np.abs(table))), 1.0)
+    picture = axes.imshow(table, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto", interpolation="nearest")
+    axes.set_yticks([place * (most + 1) + (most - 1) / 2 for place in range(len(rungs))], labels=list(rungs))
+    axes.set_xlabel("step")
+    axes.set_title("weights of the newest output and those before it", fontsize=9)
+    axes.tick_params(length=0)
+    axes.figure.colorbar(picture, ax=axes, fraction=0.04, pad=0.02)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def sigmas(axes: Axes, reference: Sequence[float] | None, schedules: Mapping[str, Sequence[float]]) -> None:
+    """Aligned noise levels and the reference; against it, their differences, which are small."""
+    if reference is not None and schedules and all(len(each) == len(reference) for each in schedules.values()):
+        for name, levels in schedules.items():
+            axes.plot([a - b for a, b in zip(levels, reference, strict=True)], "o-", markersize=3, label=name)
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.set_ylabel("aligned sigma minus reference")
+        twin = axes.twinx()
+        twin.plot(reference, color=OTHERS[0], linestyle=":", label="reference")
+        twin.set_ylabel("reference sigma (dotted)")
+    else:
+        for name, levels in {**({} if reference is None else {"reference": reference}), **schedules}.items():
+            axes.plot(list(levels), "o-", markersize=3, label=name)
+        axes.set_ylabel("sigma")
+    axes.set_xlabel("step")
+    axes.grid(alpha=0.25)
+    if schedules:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def losses(axes: Axes, updates: Mapping[str, Sequence[Update]]) -> None:
+    """Losses of an alignment, update by update, and on held-out samples where they were looked at."""
+    for colour, (name, steps) in zip((OURS, *OTHERS) * len(updates), updates.items(), strict=False):
+        axes.plot([step.number for step in steps], [step.loss for step in steps], ".", color=colour, alpha=0.35)
+        seen = [(step.number, step.held_out) for step in steps if step.held_out is not None]
+        axes.plot(*zip(*seen, strict=True), "o-", color=colour, markersize=4, label=f"{name}, held out")
+    axes.set_yscale("log")
+    axes.set_xlabel("update")
+    axes.set_ylabel("loss")
+    axes.grid(alpha=0.25)
+    if updates:
+        axes.legend(frameon=False, fontsize=8)
 
 
 def save(path: Path, *panels: Any, size: tuple[float, float] = (6.4, 4.2)) -> Path:

@@ -28,7 +28,7 @@ def describe(found: Policy | Ladder) -> RenderableType:
         if isinstance(found, Ladder)
         else f"policy: computes {first.budget} of {first.steps} steps, {first.steps / first.budget:.2f} times fewer"
     )
-    return Group(Text(title, style="bold"), _table(rungs), *_origin(first.origin))
+    return Group(Text(title, style="bold"), _table(rungs), *_legend(rungs), *_origin(first.origin))
 
 
 def _table(rungs: tuple[Policy, ...]) -> Table:
@@ -40,9 +40,11 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
         f"steps ({COMPUTED} computes, {REUSED} reuses)": [strip(rung.mask) for rung in rungs],
         "reuse": [rung.reuse if rung.weights is None else f"blend of {max(map(len, rung.weights))}" for rung in rungs],
         "sigmas": ["-" if rung.sigmas is None else "own" for rung in rungs],
+        "loss": [_number(quality.calibration_loss, ".2e") for quality in qualities],
         "PSNR": [_number(quality.psnr, ".1f") for quality in qualities],
         "SSIM": [_number(quality.ssim, ".3f") for quality in qualities],
-        "samples": [_number(quality.samples, "d") for quality in qualities],
+        "worst": [_number(quality.psnr_worst, ".1f") for quality in qualities],
+        "gain": ["-" if not rung.refined else _gain(rung) for rung in rungs],
     }
     table = Table(box=None, pad_edge=False, header_style="dim")
     kept = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
@@ -54,6 +56,34 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
     for row in zip(*kept.values(), strict=True):
         table.add_row(*row)
     return table
+
+
+def _gain(rung: Policy) -> str:
+    gains = [line.gain for line in rung.refined if line.gain is not None]
+    return f"{sum(gains):+.1f}" if gains else "-"
+
+
+def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
+    """What the columns mean, and what was done to the masks after they were found."""
+    first = rungs[0]
+    lines = []
+    if first.quality is not None and first.quality.psnr is not None:
+        steps = (first.origin and first.origin.teacher_steps) or first.steps
+        lines.append(
+            f"PSNR in decibels to the run of {steps} steps, mean and worst of {first.quality.samples} samples that "
+            "were not searched on; loss is that of the samples searched on"
+        )
+    for how in dict.fromkeys(line.how for rung in rungs for line in rung.refined):
+        done = [(rung, line) for rung in rungs for line in rung.refined if line.how == how]
+        gains = [line.gain for _, line in done if line.gain is not None]
+        calls = sum(line.calls or 0 for _, line in done)
+        budgets = ", ".join(str(rung.budget) for rung, _ in done)
+        text = f"{how}: {budgets} calls, on {done[0][1].prompts or 'unknown'} prompts in {calls} sample-calls"
+        if gains:
+            spread = f"{min(gains):+.1f}" if len(gains) == 1 else f"{min(gains):+.1f} to {max(gains):+.1f}"
+            text += f", {spread} dB on held-out prompts"
+        lines.append(text)
+    return [Text(line, style="dim") for line in lines]
 
 
 def _number(value: float | None, form: str) -> str:

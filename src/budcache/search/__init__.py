@@ -8,6 +8,7 @@ from budcache.search.anneal import Anneal
 from budcache.search.authors import Authors
 from budcache.search.ladder import LadderSearch
 from budcache.search.ledger import Ledger, read_history
+from budcache.search.polish import Polished
 from budcache.search.simple import Exhaustive, RandomMasks, Uniform
 from budcache.search.space import Space
 from budcache.search.strategy import Ask, Evaluated, Found, Limits, Proposals, Strategy, drive
@@ -23,6 +24,7 @@ __all__ = [
     "LadderSearch",
     "Ledger",
     "Limits",
+    "Polished",
     "Proposals",
     "RandomMasks",
     "Space",

@@ -4,6 +4,8 @@ From a computed step, reuse reaches every later step for free; only *computing* 
 layer by layer in the number b of computed steps. From every kept path it rolls by reuse to every later step, scores the
 arrival against the teacher's own latent there, keeps the best few arrivals per step, and computes each once. Every kept
 path, rolled by reuse to the end, is a finished mask of b calls as well: the best of them is rung b.
+
+Scored with plain reuse this is the ladder of masks; scored with `refine.Fitted`, the transitions are fitted stretches.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from random import Random
 
 from budcache.errors import SearchError
 from budcache.mask import Mask
-from budcache.search.anneal import climb
-from budcache.search.space import Space
 from budcache.search.strategy import Ask, Proposals
 
 __all__ = ["LadderSearch"]
@@ -27,41 +27,28 @@ class LadderSearch:
 
     Args:
         beam: how many arrivals to keep per step and layer.
-        polish: how far a computed step may move in the climb from each rung; 0 leaves the rungs as they are.
-        rounds: moves of that climb at most.
     """
 
     beam: int = 1
-    polish: int = 0
-    rounds: int = 3
 
     def __post_init__(self) -> None:
-        if self.beam < 1 or self.polish < 0 or self.rounds < 0:
-            raise SearchError(f"a ladder needs a beam of at least 1, and polish and rounds of at least 0, got {self}.")
+        if self.beam < 1:
+            raise SearchError(f"a ladder needs a beam of at least 1, got {self.beam}.")
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
-        """Layer by layer, then polish; see `Strategy`. Nothing is left to chance."""
-        best: dict[int, tuple[float, Mask]] = {}
+        """Layer by layer; see `Strategy`. Nothing is left to chance."""
         paths: list[tuple[int, ...]] = [(0,)]
-        for budget in range(1, budgets[-1] + 1):
+        for _ in range(budgets[-1]):
             arrivals: dict[int, list[tuple[float, tuple[int, ...]]]] = {}
             for path in paths:
-                mask = Mask.of(steps, path)
-                score = yield Ask(mask, "ladder")
-                if budget not in best or score.loss < best[budget][0]:
-                    best[budget] = score.loss, mask
+                score = yield Ask(Mask.of(steps, path), "ladder")
                 for step in range(path[-1] + 1, steps):
                     error = score.arrivals[step]
                     assert error is not None
                     arrivals.setdefault(step, []).append((error, (*path, step)))
             paths = [path for step in sorted(arrivals) for _, path in sorted(arrivals[step])[: self.beam]]
-        if self.polish:
-            for budget in budgets:
-                yield from climb(Space(steps, budget), best[budget][1], self.polish, self.rounds, phase="polish")
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:
         """Each layer scores, per step, as many paths as the beam keeps or as there are."""
-        if self.polish:
-            return None
         layers = range(2, budgets[-1] + 1)
         return 1 + sum(min(self.beam, math.comb(step - 1, b - 2)) for b in layers for step in range(1, steps))

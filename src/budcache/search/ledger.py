@@ -6,7 +6,6 @@ from the ledger, without the model, until it comes to where it was killed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -15,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from budcache.errors import PolicyError, SearchError
-from budcache.files import quote
+from budcache.journal import Journal
 from budcache.mask import Mask
 from budcache.score import Score
 from budcache.search.strategy import Ask, Evaluated
 
 __all__ = ["Ledger", "read_history"]
 
-VERSION = 1
-
 
 class Ledger:
-    """An append-only file of scored masks; its first line says of what search.
+    """A journal of scored masks.
 
     Args:
         path: the file; made if it is not there.
@@ -34,103 +31,45 @@ class Ledger:
     """
 
     def __init__(self, path: str | os.PathLike[str], search: Mapping[str, Any]) -> None:
-        self.path, self.known = Path(path), dict[Mask, Score]()
+        self.known = dict[tuple[str, Mask], Score]()  # by how reuse was scored ("plain", "fitted"), and mask
         self.spent = 0  # sample-calls, by all the runs of this search before this one
         self.calls = 0  # sample-calls when the mask last asked for had been scored, now or in an earlier run
-        self._calls_then: dict[Mask, int] = {}
-        header = {"ledger": VERSION, "search": dict(search)}
-        try:
-            data = self.path.read_bytes() if self.path.exists() else b""
-            # The last line may have been cut off by a kill; a line is whole only with its end.
-            end = data.rfind(b"\n") + 1
-            whole = data[:end].decode().splitlines()
-        except OSError as error:
-            reason = error.strerror or error
-            raise SearchError(f"the ledger {path} cannot be read: {reason}. Choose another --ledger.") from None
-        except UnicodeDecodeError:
-            raise self._foreign() from None
-        first = json.dumps(header)
-        if whole:
-            self._check(whole[0], header)
-            for line in whole[1:]:
-                self._read(line)
-        elif not first.encode().startswith(data):  # not the beginning of ours, so somebody else's file
-            raise self._foreign()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if not whole:
-                self.path.write_text(first + "\n", encoding="utf-8")
-            elif end < len(data):
-                os.truncate(self.path, end)  # what is whole is not touched
-            self._file = self.path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise self._full(error) from None
+        self._calls_then: dict[tuple[str, Mask], int] = {}
+        self._journal = Journal(path, search)
+        for entry in self._journal.entries:
+            try:
+                self._read(entry)
+            except (ValueError, TypeError, KeyError, PolicyError):
+                self.close()
+                raise self._journal.spoilt(entry) from None
 
-    def remembering(self, score: Callable[[Ask], Score], calls: Callable[[], int]) -> Callable[[Ask], Score]:
+    def remembering(
+        self, score: Callable[[Ask], Score], calls: Callable[[], int], reuse: str = "plain"
+    ) -> Callable[[Ask], Score]:
         """A scoring function that asks the ledger first, and tells it what it did not know."""
 
         def remembered(ask: Ask) -> Score:
-            if ask.mask not in self.known:
+            key = reuse, ask.mask
+            if key not in self.known:
                 found = score(ask)
                 self.calls = self.spent + calls()
-                self._write({"mask": str(ask.mask), "phase": ask.phase, "calls": self.calls} | asdict(found))
-                self.known[ask.mask] = found
-            self.calls = self._calls_then.get(ask.mask, self.calls)
-            return self.known[ask.mask]
+                entry = {"mask": str(ask.mask), "phase": ask.phase, "reuse": reuse, "calls": self.calls}
+                self._journal.write(entry | asdict(found))
+                self.known[key] = found
+            self.calls = self._calls_then.get(key, self.calls)
+            return self.known[key]
 
         return remembered
 
     def close(self) -> None:
         """Let go of the file."""
-        with contextlib.suppress(OSError):  # a full disk, said already when the line was written
-            self._file.close()
+        self._journal.close()
 
-    def _write(self, entry: dict[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(entry) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise self._full(error) from None
-
-    def _check(self, line: str, header: dict[str, Any]) -> None:
-        try:
-            found = json.loads(line)
-            theirs = dict(found["search"])
-            version = found["ledger"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise self._foreign() from None
-        if version != VERSION:
-            raise SearchError(
-                f"{self.path} is a ledger of version {quote(version)}, this is {VERSION}. Remove the file."
-            )
-        ours = json.loads(json.dumps(header["search"]))
-        for name in sorted({*ours, *theirs}):
-            if ours.get(name) != theirs.get(name):
-                raise SearchError(
-                    f"the ledger {self.path} belongs to a search with {name} = {quote(theirs.get(name))}, this one has "
-                    f"{quote(ours.get(name))}. Choose another --ledger, or remove the file to start afresh."
-                )
-
-    def _read(self, line: str) -> None:
-        try:
-            entry = json.loads(line)
-            mask = Mask.parse(entry["mask"])
-            self.known[mask] = Score(float(entry["loss"]), tuple(entry["arrivals"]))
-            self._calls_then[mask] = int(entry["calls"])
-            self.spent = max(self.spent, int(entry["calls"]))
-        except (ValueError, TypeError, KeyError, PolicyError, RecursionError):
-            raise SearchError(
-                f"the ledger {self.path} has a line that is not a score: {quote(line)}. Remove the line or the file."
-            ) from None
-
-    def _foreign(self) -> SearchError:
-        return SearchError(f"{self.path} is not a ledger. Choose another --ledger, or remove the file.")
-
-    def _full(self, error: OSError) -> SearchError:
-        return SearchError(
-            f"the ledger {self.path} cannot be written: {error.strerror or error}. What was scored is kept; make room "
-            "and run the same command again."
-        )
+    def _read(self, entry: dict[str, Any]) -> None:
+        key = str(entry.get("reuse", "plain")), Mask.parse(entry["mask"])
+        self.known[key] = Score(float(entry["loss"]), tuple(entry["arrivals"]))
+        self._calls_then[key] = int(entry["calls"])
+        self.spent = max(self.spent, int(entry["calls"]))
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:

@@ -67,6 +67,14 @@ class Limits:
                 return f"{name} limit of {limit:g}"
         return None
 
+    def less(self, seconds: float, evaluations: int) -> Limits:
+        """What is left for a search that follows; calls are counted over both."""
+        return Limits(
+            self.calls,
+            None if self.seconds is None else max(self.seconds - seconds, 0.0),
+            None if self.evaluations is None else max(self.evaluations - evaluations, 0),
+        )
+
 
 @dataclass
 class Found:

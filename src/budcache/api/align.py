@@ -1,0 +1,200 @@
+"""`budcache.align`: the paper's schedule alignment, on a pipeline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from budcache.api.fit import refined
+from budcache.api.select import Candidate
+from budcache.errors import SearchError
+from budcache.job import Job, digest, seeded, settings_of, split, take_samples
+from budcache.journal import Journal
+from budcache.mask import Mask
+from budcache.policy import Ladder, Policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from budcache.refine import Learned, Lesson, Update
+
+__all__ = ["align"]
+
+SELECTION = 8  # samples at most that the best is kept by, if not told otherwise
+
+
+def align(
+    pipe: Any,
+    policies: Ladder | Policy,
+    *,
+    prompts: Sequence[str] = (),
+    samples: Sequence[Mapping[str, Any]] = (),
+    seed: int = 0,
+    selection: int | None = None,
+    rate: float = 1e-3,
+    every: int = 10,
+    objective: Literal["latent", "pixel"] = "latent",
+    autocast: Literal["bfloat16"] | None = None,
+    teacher_steps: int | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    watch: Callable[[Policy, Update], None] | None = None,
+    **call: Any,
+) -> Ladder:
+    """Learn the noise levels of policies by gradient (Algorithm 3); where there are blend weights, those with them.
+
+    One pass over the samples, one update for each: the paper takes 100 prompts. The policies may be masks of any kind,
+    also all ones: a short plain schedule is aligned with `teacher_steps` of the full run.
+
+    Args:
+        pipe: the pipeline that the policies are for.
+        policies: what to begin with.
+        prompts: what to learn on; or
+        samples: keyword arguments of the pipeline's `__call__`, one set per sample.
+        seed: sample i starts from noise of seed + i.
+        selection: how many of the samples, the last ones, to keep the best by; None is a quarter, but at most 8.
+        rate: AdamW's learning rate, which falls along a cosine to zero; there is no weight decay.
+        every: after how many updates to look at the selection samples.
+        objective: the squared error of final latents, or of decoded pictures.
+        autocast: "bfloat16" to run the model in that number format.
+        teacher_steps: of the teacher's run on the pipeline's own schedule; None is the policies' steps.
+        ledger: a file in which every update is kept, so that a killed alignment can go on.
+        watch: called with the policy at work and every update.
+        **call: keyword arguments that all samples share.
+
+    Returns:
+        The ladder; a rung that did not gain on the selection samples is as it was.
+    """
+    import torch
+
+    from budcache.pipeline import frozen
+
+    ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
+    given = take_samples(prompts, samples, call)
+    if selection is None:
+        selection = min(SELECTION, max(len(given) // 4, 1))
+    learned_on = split(given, selection)
+    if learned_on == len(given):
+        raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
+    if objective not in ("latent", "pixel"):
+        raise SearchError(f"there is no objective {objective!r} to align by. Use 'latent' or 'pixel'.")
+    with ExitStack() as stack:
+        journal = None
+        if ledger is not None:
+            settings = {"objective": objective, "autocast": autocast, "rate": rate, "every": every, "seed": seed}
+            journal = Journal(
+                ledger, _identity(pipe, ladder, given, learned_on, teacher_steps) | settings, of="alignment"
+            )
+            stack.callback(journal.close)
+        stack.enter_context(frozen(pipe))
+        if autocast is not None:
+            stack.enter_context(torch.autocast(pipe.device.type, getattr(torch, autocast)))
+        rungs = []
+        for rung in ladder:
+            job = Job(pipe, rung.steps, rung.reuse, 1, objective, 0, teacher_steps)
+            work = _Alignment(job, rung, given, learned_on, seed)
+            rungs.append(work.run(rate, every, journal, None if watch is None else partial(watch, rung)))
+    return Ladder.of(rungs)
+
+
+@dataclass
+class _Alignment:
+    """The alignment of one policy."""
+
+    job: Job
+    rung: Policy
+    samples: Sequence[Mapping[str, Any]]
+    learned_on: int
+    seed: int
+    calls: int = 0
+    levels: Tensor | None = None  # the teacher's, where they are not the policy's steps
+
+    def run(self, rate: float, every: int, journal: Journal | None, watch: Callable[[Update], None] | None) -> Policy:
+        """Align, and measure what it was worth."""
+        from budcache.refine import Learned
+        from budcache.refine import align as by_gradient
+
+        rung, before = self.rung, Candidate.of(self.rung)
+        known = (
+            [] if journal is None else [_update(entry) for entry in journal.entries if entry["budget"] == rung.budget]
+        )
+        self.levels = self.job.finer_sigmas(self.samples[0])
+
+        def kept(update: Update) -> None:
+            if journal is not None:
+                journal.write({"budget": rung.budget, "calls": self.calls, **asdict(update)})
+            if watch is not None:
+                watch(update)
+
+        def held_out(learned: Learned) -> float:
+            return judge.calibration.loss(_candidate(rung, learned).finals(judge.calibration))
+
+        with self.job.judge(self.samples[self.learned_on :], self.seed + self.learned_on) as judge:
+            reference = tuple(judge.calibration.runs[0].sigmas.tolist())
+            start = Learned(rung.sigmas or reference, rung.weights)
+            lessons = [partial(self._lesson, number) for number in range(self.learned_on)]
+            aligned = by_gradient(start, rung.mask, lessons, held_out, rate=rate, every=every, known=known, watch=kept)
+            found = before if aligned.best == start else _candidate(rung, aligned.best)
+            quality = judge.quality(before), judge.quality(found)
+            self.calls += judge.calls
+        how = "align" if rung.weights is None else "align, joint"
+        if found == before:
+            how += ", kept as it was"
+        return refined(rung, found, how, len(self.samples), self.calls, quality)
+
+    @contextmanager
+    def _lesson(self, number: int) -> Iterator[Lesson]:
+        """One sample's run, held open with gradients, and where its teacher ends."""
+        from budcache.pipeline import PipelineModel
+        from budcache.refine import Lesson
+        from budcache.rollout import rollout
+
+        job, sample = self.job, seeded(self.samples[number], self.seed + number)
+        with PipelineModel(job.pipe, steps=job.steps, reuse=job.reuse, grad=True, **sample) as run:
+            levels = run.sigmas if self.levels is None else self.levels
+            teacher = rollout(run, run.noise, levels, Mask.full(len(levels) - 1), run.solver(self.levels))
+            yield Lesson(run, teacher, partial(self._decoded, number) if job.objective == "pixel" else None)
+            self.calls += run.calls * len(run.noise)
+
+    def _decoded(self, number: int, x: Tensor) -> Tensor:
+        import torch
+
+        from budcache.pipeline import decode
+
+        self.calls += len(x)
+        pictures = decode(self.job.pipe, x, [self.samples[number]], steps=self.job.steps)
+        return torch.stack([torch.as_tensor(picture) for picture in pictures])
+
+
+def _candidate(rung: Policy, learned: Learned) -> Candidate:
+    return Candidate(rung.mask, learned.weights, learned.sigmas)
+
+
+def _update(entry: Mapping[str, Any]) -> Update:
+    """An update as it was written into the ledger."""
+    from budcache.refine import Update
+
+    mean, square = entry["moments"]
+    return Update(
+        number=entry["number"],
+        loss=entry["loss"],
+        parameters=tuple(entry["parameters"]),
+        moments=(tuple(mean), tuple(square)),
+        held_out=entry["held_out"],
+    )
+
+
+def _identity(
+    pipe: Any, ladder: Ladder, samples: Sequence[Mapping[str, Any]], learned_on: int, teacher_steps: int | None
+) -> dict[str, Any]:
+    """What the updates in a ledger depend on."""
+    from budcache.pipeline import describe
+
+    origin = describe(pipe, prompts_hash=digest(samples), teacher_steps=teacher_steps, **settings_of(samples[0]))
+    return origin.model_dump(mode="json", exclude={"versions"}) | {
+        "policies": [rung.model_dump(mode="json", include={"mask", "reuse", "weights", "sigmas"}) for rung in ladder],
+        "samples learned on": learned_on,
+    }

@@ -1,0 +1,240 @@
+"""`budcache fit` and `budcache align`: make more of masks that were found."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from budcache.api import align as align_policies
+from budcache.api import fit as fit_policies
+from budcache.cli.common import (
+    Device,
+    Frames,
+    Guidance,
+    Height,
+    Json,
+    Negative,
+    Numbers,
+    Prompt,
+    PromptFile,
+    Width,
+    calibration_prompts,
+    check_writable,
+    command,
+    draw,
+    err,
+    first_line,
+    open_pipeline,
+    out,
+    say,
+    settings_for,
+)
+from budcache.cli.search import parse_budgets
+from budcache.errors import PipelineError, PolicyError, SearchError
+from budcache.policy import Ladder, Policy
+
+if TYPE_CHECKING:
+    from budcache.refine import Update
+
+LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder file.")]
+Model = Annotated[str | None, typer.Option(help="An embedded name, a folder or a hub id; default: the file's own.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Default: beside it, ending in .fit.json or .align.json.")
+]
+Budgets = Annotated[str | None, typer.Option("--budgets", "--budget", "-b", help="Only these rungs: 8, or 5,6.")]
+Seed = Annotated[int, typer.Option(help="Seed of the first sample.")]
+Selection = Annotated[int | None, typer.Option(min=1, help="Samples kept for choosing.")]
+Teacher = Annotated[int | None, typer.Option(min=1, help="Steps of the teacher; default: those of the file.")]
+Plot = Annotated[Path | None, typer.Option(help="Also draw what was learned, as PNG.")]
+PAPER_PROMPTS = 100
+
+
+@command
+def fit(
+    ladder: LadderArgument,
+    model: Model = None,
+    out_path: Out = None,
+    budgets: Budgets = None,
+    prompt: Prompt = None,
+    prompts: PromptFile = None,
+    outputs: Annotated[str, typer.Option(help="How many outputs to blend: the best of these.")] = "3,2",
+    ridges: Annotated[str, typer.Option(help="Pull towards plain reuse: the best of these.")] = "1e-3,1e-4,1e-2",
+    target: Annotated[Literal["next", "final"], typer.Option(help="The teacher's latent to come near to.")] = "next",
+    teacher_steps: Teacher = None,
+    seed: Seed = 0,
+    selection: Selection = None,
+    batch: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 1,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    guidance: Guidance = None,
+    negative: Negative = None,
+    plot: Plot = None,
+    device: Device = None,
+    dtype: Numbers = None,
+    as_json: Json = False,
+) -> None:
+    """Fit the reuse of masks in closed form: blends of past outputs instead of repeats of the last one."""
+    from budcache.report import plots
+
+    blends = [int(value) for value in _numbers(outputs, "--outputs")]
+    pulls = _numbers(ridges, "--ridges")
+    work = _Work(ladder, model, out_path, budgets, "fit", as_json)
+    texts = calibration_prompts(work.model, prompt or [], prompts)
+    wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
+    pipe = open_pipeline(work.model, device, dtype)
+    settings = settings_for(pipe, **wanted, negative_prompt=negative)
+    with work.bar(len(work.ladder)) as bar:
+
+        def watch(rung: Policy) -> None:
+            bar.update(bar.task_ids[0], advance=1, note=f"{rung.budget} calls: {rung.refined[-1].gain or 0:+.1f} dB")
+
+        with _refusals(pipe):
+            found = fit_policies(
+                pipe,
+                work.ladder,
+                prompts=texts,
+                seed=seed,
+                selection=selection,
+                batch=batch,
+                outputs=blends,
+                ridges=pulls,
+                target=target,
+                teacher_steps=teacher_steps,
+                watch=watch,
+                **settings,
+            )
+    work.done(found)
+    if plot is not None:
+        draw(plot, lambda axes: plots.weights(axes, {f"{rung.budget} calls": rung for rung in found}))
+
+
+@command
+def align(
+    ladder: LadderArgument,
+    model: Model = None,
+    out_path: Out = None,
+    budgets: Budgets = None,
+    prompt: Prompt = None,
+    prompts: PromptFile = None,
+    rate: Annotated[float, typer.Option(help="AdamW's learning rate; it falls along a cosine.")] = 1e-3,
+    every: Annotated[int, typer.Option(min=1, help="Updates between looks at the held-out loss.")] = 10,
+    objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
+    autocast: Annotated[Literal["bfloat16"] | None, typer.Option(help="Run the model in this format.")] = None,
+    teacher_steps: Teacher = None,
+    seed: Seed = 0,
+    selection: Selection = None,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    guidance: Guidance = None,
+    negative: Negative = None,
+    ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
+    plot: Plot = None,
+    device: Device = None,
+    dtype: Numbers = None,
+    as_json: Json = False,
+) -> None:
+    """Learn noise levels by gradient (Algorithm 3), and blend weights with them; killed, the same command goes on."""
+    from budcache.report import plots
+
+    work = _Work(ladder, model, out_path, budgets, "align", as_json)
+    texts = calibration_prompts(work.model, prompt or [], prompts, PAPER_PROMPTS)
+    wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
+    pipe = open_pipeline(work.model, device, dtype)
+    settings = settings_for(pipe, **wanted, negative_prompt=negative)
+    losses: dict[str, list[Update]] = {}
+    with work.bar(None) as bar:
+
+        def watch(rung: Policy, update: Update) -> None:
+            losses.setdefault(f"{rung.budget} calls", []).append(update)
+            note = f"{rung.budget} calls: update {update.number + 1}, loss {update.loss:.3g}"
+            bar.update(bar.task_ids[0], advance=1, note=note)
+
+        with _refusals(pipe):
+            found = align_policies(
+                pipe,
+                work.ladder,
+                prompts=texts,
+                seed=seed,
+                selection=selection,
+                rate=rate,
+                every=every,
+                objective=objective,
+                autocast=autocast,
+                teacher_steps=teacher_steps,
+                ledger=ledger or work.out.with_suffix(".ledger.jsonl"),
+                watch=watch,
+                **settings,
+            )
+    work.done(found)
+    if plot is not None:
+        from budcache.pipeline import PipelineModel
+
+        with PipelineModel(pipe, steps=found.steps, prompt=texts[0], **settings) as run:
+            reference = run.sigmas.tolist()
+        schedules = {f"{rung.budget} calls": rung.sigmas for rung in found if rung.sigmas is not None}
+        draw(plot, lambda axes: plots.sigmas(axes, reference, schedules), lambda axes: plots.losses(axes, losses))
+
+
+class _Work:
+    """What both commands do before and after: the file to refine, and the file that comes of it."""
+
+    def __init__(
+        self, file: Path, model: str | None, out_path: Path | None, budgets: str | None, verb: str, as_json: bool
+    ) -> None:
+        whole = Ladder.load(file)
+        self.ladder = whole if budgets is None else Ladder.of([whole[budget] for budget in parse_budgets(budgets)])
+        origin = self.ladder.rungs[0].origin
+        found = model or (origin and origin.model)
+        if not found:
+            raise PolicyError(f"{file} does not say what model it is for. Name it with --model.")
+        self.model: str = found
+        self.out = out_path or file.with_suffix(f".{verb}.json")
+        self.as_json, self.begin = as_json, time.perf_counter()
+        check_writable(self.out)
+
+    def bar(self, total: int | None) -> Progress:
+        """A live bar."""
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+        hidden = self.as_json or not err.is_terminal
+        progress = Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=hidden)
+        progress.add_task("full runs", total=total, note="")
+        return progress
+
+    def done(self, found: Ladder) -> None:
+        """Save, and tell."""
+        from budcache.report.text import describe
+
+        result: Ladder | Policy = found if len(found) > 1 else found.rungs[0]
+        result.save(self.out)
+        seconds = time.perf_counter() - self.begin
+        if self.as_json:
+            gains = {rung.budget: rung.refined[-1].gain for rung in found}
+            print(json.dumps({"ladder": str(self.out), "seconds": seconds, "gain": gains}))
+            return
+        out.print(describe(result))
+        say(f"\n{self.out}  {seconds:.1f} s")
+
+
+@contextmanager
+def _refusals(pipe: Any) -> Iterator[None]:
+    """The pipeline's own refusals as a sentence."""
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise SearchError(f"{option} {text!r} cannot be read. Write numbers with commas between them.") from None
