@@ -14,14 +14,12 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import torch
+from judging import Judge
 
-import budcache
 import budcache.calibration
-from budcache import Mask, PipelineModel, Policy, models
+from budcache import PipelineModel, Policy, models
 from budcache.calibration import Calibration
-from budcache.metrics import psnr
 from budcache.pipeline import merge
 from budcache.score import Score
 from budcache.search import STRATEGIES, Ask, Found, LadderSearch, Polished, Strategy, drive
@@ -41,26 +39,6 @@ def searched(plan: Strategy, calibration: Calibration, budgets: tuple[int, ...])
     return drive(plan, score, steps=calibration.steps, budgets=budgets, calls=lambda: calibration.calls)
 
 
-class Judge:
-    """Held-out quality of masks: evaluation prompts and seeds that no search has seen."""
-
-    def __init__(self, pipe: Any, prompts: list[str]) -> None:
-        self.pipe, self.prompts, self.known = pipe, prompts, dict[Mask, float]()
-        self.full = self.draw(Policy(mask=Mask.full(STEPS)))
-
-    def draw(self, policy: Policy) -> np.ndarray:
-        seeds = [torch.Generator().manual_seed(90_000 + i) for i in range(len(self.prompts))]
-        with budcache.applied(self.pipe, policy):
-            call = {"num_inference_steps": policy.steps, "generator": seeds, "output_type": "np"}
-            return self.pipe(list(self.prompts), **call).images
-
-    def __call__(self, mask: Mask) -> float:
-        if mask not in self.known:
-            pictures = self.draw(Policy(mask=mask))
-            self.known[mask] = float(np.mean([psnr(a, b) for a, b in zip(pictures, self.full, strict=True)]))
-        return self.known[mask]
-
-
 def run(plan: Strategy, pipe: Any, prompts: list[str], budgets: tuple[int, ...], judge: Judge) -> dict[str, Any]:
     """One search; its cost, and the loss and held-out quality of each budget that counts."""
     with ExitStack() as stack:
@@ -74,7 +52,7 @@ def run(plan: Strategy, pipe: Any, prompts: list[str], budgets: tuple[int, ...],
         "calls_without_tree": plain,
         "masks": len(found.scores),
         "loss": {b: found.scores[mask].loss for b, mask in best.items()},
-        "psnr": {b: round(judge(mask), 2) for b, mask in best.items()},
+        "psnr": {b: judge(Policy(mask=mask))["psnr"] for b, mask in best.items()},
         "mask": {b: str(mask) for b, mask in best.items()},
     }
 
@@ -89,7 +67,7 @@ def main() -> None:
     pipe = models.load(MODEL)
     pipe.set_progress_bar_config(disable=True)
     calibration = models.prompts(MODEL, "calibration")
-    judge = Judge(pipe, models.prompts(MODEL, "evaluation")[: args.evaluation])
+    judge = Judge(pipe, models.prompts(MODEL, "evaluation")[: args.evaluation], STEPS)
     begin = time.perf_counter()
     results: dict[str, Any] = {}
 

@@ -152,6 +152,10 @@ class Calibration:
         losses = [self.objective(x, self.teacher(i), self.runs[i]) for i, x in enumerate(finals)]
         return sum(share * loss for share, loss in zip(shares, losses, strict=True))
 
+    def forget(self) -> None:
+        """Let go of the remembered states."""
+        self._tree = Tree(self._tree.bound)
+
     def checked_loss(self, mask: Mask, finals: Sequence[Tensor]) -> float:
         """The loss of a mask's final latents; it must be a number."""
         loss = self.loss(finals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from budcache.api.select import OUTPUTS, RIDGES, Candidate, best, fits
+from budcache.api.select import Candidate, best, fits
 from budcache.errors import SearchError
 from budcache.job import Job, split, take_samples
 from budcache.policy import Ladder, Policy, Quality, Refined
@@ -25,8 +25,8 @@ def fit(
     seed: int = 0,
     selection: int | None = None,
     batch: int = 1,
-    outputs: Sequence[int] = OUTPUTS,
-    ridges: Sequence[float] = RIDGES,
+    outputs: Sequence[int] = (3, 2),
+    ridges: Sequence[float] = (1e-3, 1e-4, 1e-2),
     target: Target = "next",
     teacher_steps: int | None = None,
     watch: Callable[[Policy], None] | None = None,
@@ -52,9 +52,13 @@ def fit(
     Returns:
         The ladder, with weights on the rungs that are better for them on the selection samples.
     """
+    from budcache.refine import Fitted
+
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     if any(rung.reuse != "output" or rung.sigmas is not None for rung in ladder):
         raise SearchError('only masks with reuse="output" on the pipeline\'s own noise levels can be fitted.')
+    if not outputs or not ridges:
+        raise SearchError("there is nothing to choose from. Give at least one number of outputs and one ridge.")
     given = take_samples(prompts, samples, call)
     fitted_on = split(given, selection)
     if fitted_on == len(given):
@@ -65,10 +69,11 @@ def fit(
         job.calibration(given[:fitted_on], seed) as known,
         job.judge(given[fitted_on:], seed + fitted_on) as judge,
     ):
+        fitters = [Fitted(known, outputs=q, ridge=ridge, target=target) for q in outputs for ridge in ridges]
         for rung in ladder:
             spent = known.calls + judge.calls if rungs else 0  # the first pays for the teachers
             before = Candidate.of(rung)
-            _, found = fits(known, judge.calibration, [rung.mask], outputs, ridges, target=target)
+            _, found = fits(fitters, judge.calibration, [rung.mask])
             found = best(judge.calibration, [before, found])  # never worse than it was, weights or not
             quality = judge.quality(before), judge.quality(found)
             how = "fit" if found != before else "fit, kept as it was"

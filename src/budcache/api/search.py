@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from budcache.api.fit import gain
-from budcache.api.select import OUTPUTS, RIDGES, Candidate, best, fits
+from budcache.api.select import SETTINGS, Candidate, best, fits
 from budcache.errors import SearchError
 from budcache.job import Job, Judge, digest, memory_said, settings_of, split, take_samples
 from budcache.mask import MAX_STEPS, Mask
@@ -32,11 +32,12 @@ from budcache.search import strategy as by_name
 
 if TYPE_CHECKING:
     from budcache.calibration import Calibration, Objective
+    from budcache.refine import Fitted
 
-__all__ = ["POLISH", "Searched", "check_budgets", "search", "search_in_full"]
+__all__ = ["POLISH", "ROUNDS", "Searched", "check_budgets", "search", "search_in_full"]
 
 FINALISTS = 3  # per budget and kind of reuse, judged on the selection samples
-POLISH = 2  # how far a computed step may move in the climb with fitted reuse
+POLISH, ROUNDS = 0, 3  # of the climb with fitted reuse; more prompts are a better use of the calls (docs/search.md)
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 
 
@@ -67,6 +68,7 @@ def search_in_full(
     reuse: Reuse = "output",
     fit: bool | None = None,
     polish: int = POLISH,
+    rounds: int | None = ROUNDS,
     teacher_steps: int | None = None,
     seed: int = 0,
     selection: int | None = None,
@@ -92,6 +94,7 @@ def search_in_full(
         fit: whether reuse is fitted in closed form, too; None does so where it can be, with output reuse. The ladder
             is then climbed a second time, with fitted stretches, and the finalists of both are fitted.
         polish: how far a computed step may move in the climb that follows with fitted reuse; 0 leaves it out.
+        rounds: moves of that climb at most; None alternates moves and fits until nothing improves, within limits.
         teacher_steps: of a teacher that is finer than the full run; None is the full run itself.
         seed: of the search; sample i starts from noise of seed + i, unless it brings a generator or latents.
         selection: how many of the samples, the last ones, to keep out of the search and to judge its finalists by;
@@ -141,23 +144,25 @@ def search_in_full(
             raise SearchError(
                 f"the search stopped at its {found.stopped} before any budget was reached. Allow it more."
             )
-        fitted = None
+        fitted, fitters = None, list[Fitted]()
         if fit:
-            scores = Fitted(calibration, outputs=OUTPUTS[0], ridge=RIDGES[0], state_memory=state_memory)
+            memory = [state_memory] + [0] * len(SETTINGS)
+            fitters = [
+                Fitted(calibration, outputs=q, ridge=ridge, state_memory=bound)
+                for (q, ridge), bound in zip(SETTINGS, memory, strict=False)
+            ]
             starts = tuple(masks[0] for masks in field.values())
-            again = Polished(plan if isinstance(plan, LadderSearch) else None, starts, polish)
-            fitted = hunt(again, scores.score, "fitted")
+            again = Polished(plan if isinstance(plan, LadderSearch) else None, starts, polish, rounds)
+            calibration.forget()  # its states have done their work
+            fitted = hunt(again, fitters[0].score, "fitted")
             field = {b: [*fitted.best(b, FINALISTS), *masks[:1]] for b, masks in field.items()}
         if searched_on < len(given):
             judge = stack.enter_context(job.judge(given[searched_on:], seed + searched_on))
-            rungs = {
-                b: _choose([*masks, Mask.uniform(steps, b)], calibration if fit else None, judge)
-                for b, masks in field.items()
-            }
+            rungs = {b: _choose([*masks, Mask.uniform(steps, b)], fitters, judge) for b, masks in field.items()}
             calls = calibration.calls + judge.calls
         else:
             rungs = {
-                b: Policy(mask=masks[0], weights=scores.weights(masks[0]) if fit else None)
+                b: Policy(mask=masks[0], weights=fitters[0].weights(masks[0]) if fit else None)
                 for b, masks in field.items()
             }
             calls = calibration.calls
@@ -212,20 +217,24 @@ class _Hunt:
         return found
 
 
-def _choose(masks: Sequence[Mask], known: Calibration | None, judge: Judge) -> Policy:
-    """The best of one budget's finalists on samples that were not searched on; `known` is what to fit on, if at all.
+def _choose(masks: Sequence[Mask], fitters: Sequence[Fitted], judge: Judge) -> Policy:
+    """The best of one budget's finalists on samples that were not searched on, fitted if there are fitters.
 
     Uniform spacing is among them: it needs no search, so what a search finds has to be better than it.
     """
-    if known is None:
+    if not fitters:
         found = best(judge.calibration, map(Candidate, masks))
         return Policy(mask=found.mask, quality=judge.quality(found))
+    known = fitters[0].calibration
     spent = known.calls + judge.calls
-    plain, found = fits(known, judge.calibration, masks)
+    plain, found = fits(fitters, judge.calibration, masks)
     before, after = judge.quality(plain), judge.quality(found)
-    how = "fit" if found.weights else "fit, no gain"
-    calls = known.calls + judge.calls - spent
-    line = Refined(how=how, prompts=known.samples + judge.calibration.samples, calls=calls, gain=gain(before, after))
+    line = Refined(
+        how="fit" if found.weights else "fit, no gain",
+        prompts=known.samples + judge.calibration.samples,
+        calls=known.calls + judge.calls - spent,
+        gain=gain(before, after),
+    )
     return Policy(mask=found.mask, weights=found.weights, quality=after, refined=(line,))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from budcache.mask import Mask
 from budcache.policy import Policy
@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from budcache.calibration import Calibration
-    from budcache.refine import Rows
+    from budcache.refine import Fitted, Rows
 
-__all__ = ["OUTPUTS", "RIDGES", "Candidate", "best", "fits"]
+__all__ = ["SETTINGS", "Candidate", "best", "fits"]
 
-# Tried in this order; the first of each is also what a fitted search scores with.
-OUTPUTS = (3, 2)
-RIDGES = (1e-3, 1e-4, 1e-2)
+# What a fit may be: how many outputs to blend, and the ridge. The first is what a fitted search scores with.
+SETTINGS = ((3, 1e-3), (3, 1e-4), (3, 1e-2), (2, 1e-3))
 
 
 @dataclass(frozen=True)
@@ -45,27 +44,14 @@ def best(judge: Calibration, candidates: Iterable[Candidate]) -> Candidate:
     return min(dict.fromkeys(candidates), key=lambda candidate: judge.loss(candidate.finals(judge)))
 
 
-def fits(
-    known: Calibration,
-    judge: Calibration,
-    masks: Iterable[Mask],
-    outputs: Iterable[int] = OUTPUTS,
-    ridges: Iterable[float] = RIDGES,
-    **options: Any,
-) -> tuple[Candidate, Candidate]:
+def fits(fitters: Sequence[Fitted], judge: Calibration, masks: Iterable[Mask]) -> tuple[Candidate, Candidate]:
     """The best of some masks with plain reuse, and with fitted reuse or plain, whichever is better.
 
-    First the mask is chosen, with the first of the settings; then for this mask the settings. To try all settings on
-    all masks would cost several times as many calls.
+    First the mask is chosen, with the first of the fitters; then for this mask the fitter. To try all of them on all
+    masks would cost several times as many calls.
     """
-    from budcache.refine import fit
-
-    settings = [(q, ridge) for q in outputs for ridge in ridges]
-
-    def fitted(mask: Mask, setting: tuple[int, float]) -> Candidate:
-        return Candidate(mask, fit(known, mask, outputs=setting[0], ridge=setting[1], **options))
-
     masks = list(dict.fromkeys(masks))
     plain = best(judge, map(Candidate, masks))
-    first = best(judge, [plain, *(fitted(mask, settings[0]) for mask in masks)])
-    return plain, best(judge, [first, *(fitted(first.mask, setting) for setting in settings[1:])])
+    first = best(judge, [plain, *(Candidate(mask, fitters[0].weights(mask)) for mask in masks)])
+    others = (Candidate(first.mask, fitter.weights(first.mask)) for fitter in fitters[1:])
+    return plain, best(judge, [first, *others])

@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from budcache.api import check_budgets, search_in_full
-from budcache.api.search import POLISH
+from budcache.api.search import POLISH, ROUNDS
 from budcache.cli.common import (
     Device,
     Frames,
@@ -53,6 +53,9 @@ def search(
     strategy_name: Annotated[str, typer.Option("--strategy", help=f"One of {', '.join(STRATEGIES)}.")] = "ladder",
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
     polish: Annotated[int | None, typer.Option(min=0, help="Climb from each rung by moves this far.")] = None,
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Moves of that climb at most; 0: until nothing improves.")
+    ] = ROUNDS,
     fit: Annotated[bool | None, typer.Option("--fit/--plain", help="Fit the reuse in closed form, or not.")] = None,
     teacher_steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of a teacher finer than the full run.")
@@ -78,7 +81,7 @@ def search(
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
     fit = reuse == "output" if fit is None else fit
-    wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam, 0 if fit else polish or 0)
+    wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam, 0 if fit else polish or 0, rounds or None)
     check_budgets(wanted, steps)
     texts = calibration_prompts(model, prompt or [], prompts)
     memory = parse_bytes(state_memory)
@@ -103,6 +106,7 @@ def search(
                 reuse=reuse,
                 fit=fit,
                 polish=POLISH if polish is None else polish,
+                rounds=rounds or None,
                 teacher_steps=teacher_steps,
                 objective=objective,
                 seed=seed,
@@ -191,10 +195,10 @@ def parse_bytes(text: str) -> int:
     return found
 
 
-def _plan(name: str, beam: int, polish: int) -> Strategy:
+def _plan(name: str, beam: int, polish: int, rounds: int | None) -> Strategy:
     plan = strategy(name)
     if isinstance(plan, LadderSearch):
         plan = replace(plan, beam=beam)
     elif beam != 1:
         raise SearchError(f"--beam belongs to the ladder, not to {name}. Leave it out.")
-    return Polished(plan, window=polish) if polish else plan
+    return Polished(plan, window=polish, rounds=rounds) if polish else plan

@@ -22,16 +22,16 @@ class Polished:
         plan: the strategy that comes first; None goes straight to the climb.
         starts: masks found by others, scored here as well: the climb may begin at one of them.
         window: how far a computed step may move; 0 leaves out the climb.
-        rounds: moves of the climb at most.
+        rounds: moves of the climb at most; None is until nothing improves.
     """
 
     plan: Strategy | None = None
     starts: tuple[Mask, ...] = ()
     window: int = 2
-    rounds: int = 3
+    rounds: int | None = 3
 
     def __post_init__(self) -> None:
-        if self.window < 0 or self.rounds < 0:
+        if self.window < 0 or (self.rounds is not None and self.rounds < 0):
             raise SearchError(f"polish needs a window and rounds of at least 0, got {self.window} and {self.rounds}.")
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:

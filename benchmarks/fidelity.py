@@ -1,0 +1,233 @@
+"""How near to the full run each way of spending B model calls comes, on tiny-flux: the paper's methods and ours.
+
+Policies are found on calibration prompts and judged on evaluation prompts from seeds that nothing was found on. What
+has been found is kept in a folder, a ladder file per method, so that an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from judging import Judge, peak_memory
+
+import budcache
+from budcache import Ladder, Mask, Policy, models
+from budcache.api import search_in_full
+
+MODEL, STEPS, EXACT = "tiny-flux", 28, 400
+PUBLISHED = "published search (authors R2 SA100, residual)"
+OURS = "ladder + fit"
+FINER = "ladder + fit, teacher of 224 steps"
+BUDGETS = (5, 6, 8, 10)
+
+
+class Shelf:
+    """Ladders by method, each found once and kept as a file."""
+
+    def __init__(self, folder: Path, pipe: Any, prompts: list[str]) -> None:
+        self.folder, self.pipe, self.prompts, self.begin = folder, pipe, prompts, time.perf_counter()
+        self.ladders: dict[str, Ladder] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, name: str, find: Callable[[], Ladder]) -> Ladder:
+        """A method's ladder, from its file if there is one."""
+        path = self.folder / (name.replace(" ", "-").replace(",", "").replace("/", "-") + ".json")
+        if not path.exists():
+            find().save(path)
+            print(f"{time.perf_counter() - self.begin:6.0f} s  {name}", file=sys.stderr, flush=True)
+        self.ladders[name] = Ladder.load(path)
+        return self.ladders[name]
+
+    def search(self, count: int, budgets: Iterable[int], **options: Any) -> Ladder:
+        """A search on the first prompts, eight at a time."""
+        given = {"steps": STEPS, "budgets": budgets, "prompts": self.prompts[:count], "batch": min(count, 8)}
+        return search_in_full(self.pipe, **given, **options).ladder
+
+    def align(self, ladder: Ladder, budgets: Iterable[int], **options: Any) -> Ladder:
+        """Algorithm 3 on all prompts, for some budgets."""
+        chosen = Ladder.of([rung for rung in ladder if rung.budget in set(budgets)])
+        return budcache.align(self.pipe, chosen, prompts=self.prompts, **options)
+
+
+def find(shelf: Shelf, budgets: tuple[int, ...], aligned: tuple[int, ...], count: int) -> None:
+    """Every method's policies."""
+    shelf.get("uniform", lambda: Ladder.of([Policy(mask=Mask.uniform(STEPS, b)) for b in budgets]))
+    plain = shelf.get("ladder", lambda: shelf.search(count, budgets, fit=False))
+    ours = shelf.get(OURS, lambda: shelf.search(count, budgets))
+    residual = shelf.get("ladder, residual", lambda: shelf.search(count, budgets, reuse="residual"))
+    two: dict[str, Any] = {"selection": 0, "fit": False}
+    shelf.get(PUBLISHED, lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", reuse="residual", **two))
+    shelf.get("published search, output reuse", lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", **two))
+    shelf.get("anneal R1 SA20 as printed", lambda: shelf.search(2, budgets, strategy="anneal-r1-sa20", **two))
+    shelf.get(FINER, lambda: shelf.search(count, budgets, teacher_steps=224))
+    for b in aligned:
+        short = Ladder.of([Policy(mask=Mask.full(b))])
+        shelf.get(f"B plain steps, aligned/{b}", lambda: shelf.align(short, [b], teacher_steps=STEPS))  # noqa: B023
+    shelf.get("ladder + align", lambda: shelf.align(plain, aligned))
+    shelf.get("ladder + align, residual", lambda: shelf.align(residual, aligned))
+    shelf.get("ladder + fit + align (joint)", lambda: shelf.align(ours, aligned))
+
+
+def judged(shelf: Shelf, judge: Judge, budgets: tuple[int, ...]) -> dict[str, dict[int, dict[str, float]]]:
+    """Held-out quality of every method and budget."""
+    table: dict[str, dict[int, dict[str, float]]] = {"B plain steps": {}, "B plain steps, aligned": {}}
+    for b in budgets:
+        table["B plain steps"][b] = judge(Policy(mask=Mask.full(b)))
+    for name, ladder in shelf.ladders.items():
+        rows = table.setdefault(name.split("/")[0], {})
+        for rung in ladder:
+            rows[rung.budget] = judge(rung)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--evaluation", type=int, default=32, help="held-out prompts")
+    parser.add_argument("--prompts", type=int, default=64, help="calibration prompts for ours")
+    parser.add_argument("--folder", type=Path, default=Path("out/fidelity"))
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    pipe = models.load(MODEL)
+    pipe.set_progress_bar_config(disable=True)
+    budgets, aligned = tuple(range(4, 13)), (5, 6, 7, 8, 10)
+    shelf = Shelf(args.folder, pipe, models.prompts(MODEL, "calibration"))
+    find(shelf, budgets, aligned, args.prompts)
+    prompts = models.prompts(MODEL, "evaluation")[: args.evaluation]
+    judge = Judge(pipe, prompts, STEPS)
+    table = judged(shelf, judge, budgets)
+    line = {
+        "benchmark": "fidelity",
+        "model": MODEL,
+        "steps": STEPS,
+        "evaluation": len(prompts),
+        "goals": goals(table),
+        "quality": table,
+        "low budgets": low(table),
+        "exact": exact(shelf, pipe, prompts),
+        "transfer": transfer(shelf, pipe, prompts),
+        "calls": {name: calls(ladder) for name, ladder in shelf.ladders.items()},
+        "memory": memory(),
+    }
+    draw(args.folder / "fidelity.png", table)
+    print(json.dumps(line))
+
+
+def goals(table: dict[str, Any]) -> dict[str, Any]:
+    """What was aimed at, and what came of it."""
+    published, ours = table[PUBLISHED], table[OURS]
+    reached = [b for b, row in ours.items() if row["psnr"] >= published[10]["psnr"]]
+    return {
+        "gain over the published search, dB (goals 4, 6, 10, 12)": {
+            b: round(ours[b]["psnr"] - published[b]["psnr"], 2) for b in BUDGETS
+        },
+        "calls for what it has at 10 (goal 6)": min(reached, default=None),
+    }
+
+
+def low(table: dict[str, Any]) -> dict[int, dict[str, float]]:
+    """The paper's low-budget table: its order is Original < Original-Opt. and ours < ours-Opt."""
+    names = {
+        "Original": "B plain steps",
+        "Original-Opt.": "B plain steps, aligned",
+        "ours": "ladder",
+        "ours-Opt.": "ladder + align",
+        "ours, fitted": OURS,
+        "ours, fitted, Opt.": "ladder + fit + align (joint)",
+    }
+    return {b: {short: table[name][b]["psnr"] for short, name in names.items()} for b in (5, 6, 7)}
+
+
+def exact(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
+    """PSNR to a solution of 400 steps: of the full run, and of policies taught by the full run or by a finer one."""
+    truth = Judge(pipe, prompts, EXACT)
+    found: dict[str, Any] = {f"full run of {STEPS}": truth(Policy(mask=Mask.full(STEPS)))["psnr"]}
+    for name in ("uniform", PUBLISHED, "ladder", OURS, FINER):
+        found[name] = {rung.budget: truth(rung)["psnr"] for rung in shelf.ladders[name]}
+    return found
+
+
+def transfer(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
+    """The gain over the published search under settings that neither was found for, and on other solvers.
+
+    A mask may be carried over to another solver, blend weights may not: ours is fitted anew there, with its own masks.
+    """
+    settings: dict[str, dict[str, Any]] = {
+        "as calibrated": {},
+        "guidance 2": {"guidance_scale": 2.0},
+        "guidance 5": {"guidance_scale": 5.0},
+        "96 x 64 pixels": {"height": 96, "width": 64},
+    }
+    gains = {}
+    for name, call in settings.items():
+        judge = Judge(pipe, prompts, STEPS, **call)
+        gains[name] = {
+            b: round(judge(shelf.ladders[OURS][b])["psnr"] - judge(shelf.ladders[PUBLISHED][b])["psnr"], 2)
+            for b in BUDGETS
+        }
+    own = pipe.scheduler
+    for name, scheduler in solvers(own).items():
+        pipe.scheduler = scheduler
+        ours = shelf.get(f"ladder + fit, {name}", lambda: shelf.search(32, BUDGETS))
+        judge = Judge(pipe, prompts, STEPS)
+        gains[name] = {
+            b: round(judge(ours[b])["psnr"] - judge(shelf.ladders[PUBLISHED][b])["psnr"], 2) for b in BUDGETS
+        }
+    pipe.scheduler = own
+    return gains
+
+
+def solvers(own: Any) -> dict[str, Any]:
+    """Other solvers of diffusers on the same noise levels."""
+    from diffusers import DPMSolverMultistepScheduler, UniPCMultistepScheduler
+
+    flow = {
+        "use_flow_sigmas": True,
+        "prediction_type": "flow_prediction",
+        "use_dynamic_shifting": own.config.use_dynamic_shifting,
+        "time_shift_type": "exponential",
+    }
+    return {
+        "DPM-Solver++(2M)": DPMSolverMultistepScheduler(**flow),
+        "UniPC": UniPCMultistepScheduler(**flow, solver_order=2),
+    }
+
+
+def calls(ladder: Ladder) -> dict[str, Any]:
+    """Sample-calls of the search that all rungs share, and of each refinement."""
+    first = ladder.rungs[0].origin
+    rungs = {rung.budget: sum(line.calls or 0 for line in rung.refined) for rung in ladder if rung.refined}
+    return {"search": first and first.calls, "refinement": rungs}
+
+
+def memory() -> dict[str, float]:
+    """Peak memory in a process of its own, in MB: of fitting and aligning, and of plain inference."""
+    policy = "Policy(mask=Mask.uniform(28, 8))"
+    plain = peak_memory("pipe(prompts[:8], num_inference_steps=28)")
+    fit = peak_memory(f"budcache.fit(pipe, {policy}, prompts=prompts[:32], batch=8)")
+    align = peak_memory(f"budcache.align(pipe, {policy}, prompts=prompts[:12], selection=4)")
+    return {
+        "plain inference, batch 8": round(plain, 1),
+        "fit, batch 8": round(fit, 1),
+        "align, batch 1": round(align, 1),
+        "fit over plain (goal 1.1)": round(fit / plain, 3),
+    }
+
+
+def draw(path: Path, table: dict[str, Any]) -> None:
+    """Quality over model calls, every method."""
+    from budcache.report import plots
+
+    shown = {name: {b: row["psnr"] for b, row in rows.items()} for name, rows in table.items() if name != FINER}
+    plots.save(path, lambda axes: plots.quality(axes, shown, ours=OURS), size=(8.5, 5.5))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What the benchmarks share: held-out quality of policies, and peak memory of a piece of work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+import budcache
+from budcache import Mask, Policy
+from budcache.metrics import metric, psnr
+
+SEED = 90_000  # no search has seen these seeds
+
+
+class Judge:
+    """Pictures under a policy against those of a full run: evaluation prompts, unseen seeds, the served path.
+
+    Args:
+        pipe: the pipeline.
+        prompts: what to draw.
+        steps: of the full run.
+        **call: other arguments of the pipeline.
+    """
+
+    def __init__(self, pipe: Any, prompts: list[str], steps: int, **call: Any) -> None:
+        self.pipe, self.prompts, self.call = pipe, prompts, call
+        self.known: dict[str, dict[str, float]] = {}
+        self.ssim = metric("ssim")
+        self.full = self.draw(Policy(mask=Mask.full(steps)))
+
+    def draw(self, policy: Policy, batch: int = 8) -> list[Any]:
+        """The pictures of all prompts."""
+        pictures: list[Any] = []
+        with budcache.applied(self.pipe, policy.model_copy(update={"origin": None})):
+            for begin in range(0, len(self.prompts), batch):
+                part = self.prompts[begin : begin + batch]
+                seeds = [torch.Generator().manual_seed(SEED + begin + i) for i in range(len(part))]
+                call = {"num_inference_steps": policy.steps, "generator": seeds, "output_type": "np", **self.call}
+                pictures += list(self.pipe(part, **call).images)
+        return pictures
+
+    def __call__(self, policy: Policy) -> dict[str, float]:
+        """Mean PSNR and SSIM, and the 5th percentile and the worst PSNR."""
+        key = policy.model_dump_json(include={"mask", "reuse", "weights", "sigmas"})
+        if key not in self.known:
+            pairs = list(zip(self.draw(policy), self.full, strict=True))
+            ratios = [min(psnr(a, b), 100.0) for a, b in pairs]
+            self.known[key] = {
+                "psnr": round(float(np.mean(ratios)), 2),
+                "psnr_p5": round(float(np.percentile(ratios, 5)), 2),
+                "psnr_worst": round(min(ratios), 2),
+                "ssim": round(float(np.mean([self.ssim.frame(a, b, "") for a, b in pairs])), 4),
+            }
+        return self.known[key]
+
+
+def peak_memory(work: str) -> float:
+    """Peak resident memory in MB of a process of its own that loads tiny-flux as `pipe` and does `work`."""
+    script = f"""
+import resource, torch, budcache
+from budcache import Mask, Policy, models
+torch.set_num_threads(1)
+pipe = models.load("tiny-flux"); pipe.set_progress_bar_config(disable=True)
+prompts = models.prompts("tiny-flux", "calibration")
+{work}
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
