@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -259,5 +260,14 @@ def _identity(origin: Origin, job: Job, plan: Strategy, searched_on: int) -> dic
         "batch": job.batch,
         "samples searched on": searched_on,
         "strategy": repr(plan),
-        "objective": getattr(job.objective, "__name__", str(job.objective)),
+        "objective": _name(job.objective),
     }
+
+
+def _name(objective: Any) -> str:
+    """An objective's name; functions of one name (all lambdas, for one) are told apart by their code."""
+    code = getattr(objective, "__code__", None)
+    if code is None:
+        return str(objective)
+    body = hashlib.sha256(code.co_code + repr((code.co_names, code.co_consts)).encode()).hexdigest()[:8]
+    return f"{objective.__name__} {body}"

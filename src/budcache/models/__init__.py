@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +66,9 @@ def _folder(name: str) -> Path:
 
 def _embedded(name: str, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionPipeline:
     import torch
-    from diffusers import FluxPipeline
+
+    with _without_advice():
+        from diffusers import FluxPipeline
 
     kwargs = {"local_files_only": True} | _dtype_argument(dtype or torch.float32) | kwargs
     pipe = FluxPipeline.from_pretrained(_folder(name), **kwargs)
@@ -86,6 +90,19 @@ def _pad_no_further(tokenizer: PreTrainedTokenizerFast) -> None:
         stock(max_length=max_length and min(max_length, tokenizer.model_max_length), **settings)
 
     tokenizer.set_truncation_and_padding = capped
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Import without transformers' advice to install torchvision, which the embedded models have no use for."""
+    from transformers.utils import logging
+
+    usual = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(usual)
 
 
 def _read(folder: Path, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionPipeline:
