@@ -66,7 +66,7 @@ def find(shelf: Shelf, budgets: tuple[int, ...], aligned: tuple[int, ...], count
     shelf.get(PUBLISHED, lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", reuse="residual", **two))
     shelf.get("published search, output reuse", lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", **two))
     shelf.get("anneal R1 SA20 as printed", lambda: shelf.search(2, budgets, strategy="anneal-r1-sa20", **two))
-    shelf.get(FINER, lambda: shelf.search(count, budgets, teacher_steps=224))
+    shelf.get(FINER, lambda: shelf.search(min(count, 32), budgets, teacher_steps=224))
     for b in aligned:
         short = Ladder.of([Policy(mask=Mask.full(b))])
         shelf.get(f"B plain steps, aligned/{b}", lambda: shelf.align(short, [b], teacher_steps=STEPS))  # noqa: B023
@@ -97,7 +97,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     pipe = models.load(MODEL)
     pipe.set_progress_bar_config(disable=True)
-    budgets, aligned = tuple(range(4, 13)), (5, 6, 7, 8, 10)
+    budgets, aligned = tuple(range(4, 13)), (5, 6, 7)
     shelf = Shelf(args.folder, pipe, models.prompts(MODEL, "calibration"))
     find(shelf, budgets, aligned, args.prompts)
     prompts = models.prompts(MODEL, "evaluation")[: args.evaluation]

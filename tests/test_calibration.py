@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from zoo import entry
 
 from budcache import Mask, OutputReuse, SearchError
-from budcache.calibration import Calibration, latent_mse
+from budcache.calibration import WORST, Calibration, arrival, latent_mse
 from budcache.rollout import State, advance, rollout
 from budcache.search import Space
 from budcache.sigmas import plain, static_shift
@@ -163,15 +163,35 @@ def test_the_loss_is_that_of_a_rollout(kind, solver, mask, seed):
 @given(mask=masks)
 def test_arrivals_are_what_a_rollout_finds_on_its_way(kind, solver, mask):
     calibration, run = Calibration([kind(2, 5, solver)]), kind(2, 5, solver)
-    full, here, errors = State(run.noise), State(run.noise), [0.0]
+    full, here, errors = State(run.noise), State(run.noise), [torch.zeros(2)]
     for bit in mask:
         full = advance(run, full, run.sigmas, True, solver)
         here = advance(run, here, run.sigmas, bit, solver)
-        errors.append((here.x.double() - full.x.double()).square().mean().item())
+        errors.append((here.x.double() - full.x.double()).square().mean(1))  # one a sample
     score = calibration.score(mask)
     reached = mask.computed[-1] + 1
-    assert score.arrivals == (*[None] * reached, *errors[reached:])
-    assert score.arrivals[-1] == score.loss
+    assert score.arrivals == (*[None] * reached, *map(arrival, errors[reached:]))
+    assert score.loss == pytest.approx(float(errors[-1].mean()), rel=1e-12)
+    alone = Calibration([kind(1, 5, solver)]).score(mask)
+    assert alone.arrivals[-1] == alone.loss
+
+
+@given(st.lists(st.just(0.0) | st.floats(1e-200, 1e6), min_size=1, max_size=8), st.floats(1e-9, 1e9))
+def test_an_arrival_is_a_power_mean_near_to_the_worst(values, factor):
+    errors = torch.tensor(values, dtype=torch.float64)
+    together, worst = arrival(errors), max(values)
+    assert (sum(values) / len(values)) * (1 - 1e-12) <= together <= worst * (1 + 1e-12)
+    assert together >= worst * len(values) ** (-1 / WORST) * (1 - 1e-12)
+    assert arrival(errors.flip(0)) == pytest.approx(together, rel=1e-12)
+    assert arrival(errors * factor) == pytest.approx(together * factor, rel=1e-12)  # however small: no power is lost
+    assert arrival(errors[:1]) == values[0]
+
+
+def test_a_sample_that_strays_far_counts_more_than_many_that_stray_a_little():
+    even, uneven = torch.full((8,), 2.0), torch.tensor([9.0, *[1.0] * 7])
+    assert even.mean() == uneven.mean()
+    assert arrival(uneven) > 2 * arrival(even) == 4.0
+    assert arrival(torch.tensor([3.0, 1.0, 2.0, 2.0])) == pytest.approx(((81 + 1 + 16 + 16) / 4) ** 0.25)
 
 
 @kinds
@@ -193,8 +213,8 @@ def test_every_sample_weighs_the_same(mask, sizes):
     mean = sum(size * one.loss for size, one in zip(sizes, apart, strict=True)) / sum(sizes)
     assert score.loss == pytest.approx(mean, rel=1e-12)
     for j in range(mask.computed[-1] + 1, STEPS + 1):
-        mean = sum(size * one.arrivals[j] for size, one in zip(sizes, apart, strict=True)) / sum(sizes)
-        assert score.arrivals[j] == pytest.approx(mean, rel=1e-12, abs=1e-30)
+        powers = [size * one.arrivals[j] ** WORST for size, one in zip(sizes, apart, strict=True)]
+        assert score.arrivals[j] == pytest.approx((sum(powers) / sum(sizes)) ** (1 / WORST), rel=1e-12, abs=1e-30)
 
 
 def test_calls_count_samples_and_the_teacher():

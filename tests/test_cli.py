@@ -77,7 +77,16 @@ def searched(model, tmp_path_factory):
 
 def essence(path):
     """What a ladder says, but for what it cost."""
-    return [(str(rung.mask), rung.reuse, rung.quality) for rung in Ladder.load(path)]
+    return [
+        (str(rung.mask), rung.reuse, rung.weights, rung.sigmas, rung.quality, [line.gain for line in rung.refined])
+        for rung in Ladder.load(path)
+    ]
+
+
+def scored(ledger):
+    """The lines of a ledger, by how the reuse was scored."""
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
+    return {reuse: [line for line in lines if line["reuse"] == reuse] for reuse in ("plain", "fitted")}
 
 
 def test_search_writes_a_ladder_and_its_history(searched, model):
@@ -87,16 +96,22 @@ def test_search_writes_a_ladder_and_its_history(searched, model):
     assert ladder.budgets == BUDGETS
     assert {rung.quality.samples for rung in ladder} == {1}
     assert {rung.origin.model for rung in ladder} == {"tiny"}
-    history = read_history(folder / "found.ledger.jsonl")
-    assert len(history) == MASKS
+    # The ladder is climbed twice; behind the second climb come those masks of the first that are new to it.
+    lines = scored(folder / "found.ledger.jsonl")
+    assert len(lines["plain"]) == MASKS
+    assert MASKS <= len(lines["fitted"]) <= MASKS + len(BUDGETS)
+    assert {line["phase"] for line in lines["fitted"]} <= {"ladder", "start"}
     for rung in ladder:
-        assert rung.quality.calibration_loss in {step.loss for step in history if step.mask == rung.mask}
+        known = {line["mask"]: line["loss"] for line in lines["plain" if rung.weights is None else "fitted"]}
+        assert rung.quality.calibration_loss == known.get(str(rung.mask))
+    assert any(rung.weights for rung in ladder)
     # The table: one line a rung, with its strip and its PSNR.
     for rung in ladder:
         strip = "".join("█" if bit else "·" for bit in rung.mask)
         (line,) = [line for line in done.stdout.splitlines() if strip in line]
         assert line.split()[0] == str(rung.budget)
         assert f"{rung.quality.psnr:.1f}" in line
+        assert ("blend of" in line) == (rung.weights is not None)
     assert f"found.json  {ladder.rungs[0].origin.calls} sample-calls" in done.stdout
     assert f"budcache generate {model} --policy found.json --budget 5" in done.stdout
     assert done.stderr == ""
@@ -119,7 +134,7 @@ def test_show_prints_and_draws_a_history(searched):
     folder, _ = searched
     history = read_history(folder / "found.ledger.jsonl")
     done = worked("show", "found.ledger.jsonl", "--plot", "deep/history.svg", cwd=folder)
-    assert done.stdout.startswith(f"search of {MASKS} masks, {history[-1].calls} sample-calls")
+    assert done.stdout.startswith(f"search of {len(history)} masks, {history[-1].calls} sample-calls")
     for budget in BUDGETS:
         best = min((step for step in history if step.mask.budget == budget), key=lambda step: step.loss)
         assert (
@@ -230,7 +245,7 @@ def bad_inputs(model, ladder):
         yield [*wanted, f"--budgets={text}"], "cannot be read. Write them as 8, as 5,6,8 or as 4-12"
     yield [*wanted, "--steps", 1001, "--budgets", 3], "1 to 1000 steps"
     yield [*usual, "--strategy", "magic"], "no strategy 'magic'"
-    yield [*usual, "--strategy", "anneal", "--beam", 2], "belong to the ladder"
+    yield [*usual, "--strategy", "anneal", "--beam", 2], "--beam belongs to the ladder, not to anneal"
     yield [*usual, "--state-memory", "lots"], "memory of 'lots'"
     yield [*usual, "--state-memory=-1G"], "memory of '-1G'"
     yield [*usual, "--prompts", "good.txt"], "both given"
@@ -367,10 +382,11 @@ def interrupted(command, cwd, ledger, lines, how):
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
 def test_a_search_killed_again_and_again_ends_the_same(model, searched, tmp_path):
-    """Killed early, killed late, and killed when all masks were scored and only the judging was left."""
+    """Killed in the plain climb, in the fitted one, and when all was scored and only the judging was left."""
     out, ledger = tmp_path / "found.json", tmp_path / "found.ledger.jsonl"
     command, chance, kept, killed = search_command(model, "found.json"), Random(), b"", 0
-    for lines in (chance.randrange(1, MASKS // 2), chance.randrange(MASKS // 2, MASKS), MASKS):
+    total = len(read_history(searched[0] / "found.ledger.jsonl"))
+    for lines in (chance.randrange(1, MASKS), chance.randrange(MASKS + 1, total), total):
         code, _, _ = interrupted(command, tmp_path, ledger, lines, signal.SIGKILL)
         killed += code == -signal.SIGKILL
         whole = ledger.read_bytes()

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from budcache import Ladder, Mask, Origin, Policy, PolicyError, Quality
+from budcache import Ladder, Mask, Origin, Policy, PolicyError, Quality, Refined
 from budcache.policy import load, parse
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -133,18 +133,22 @@ QUALITY_FIELDS = {
     "ssim": NUMBER,
     "samples": COUNT,
 }
+REFINED_FIELDS = {"how": ({"text"}, letters), "prompts": COUNT, "calls": COUNT, "gain": NUMBER}
 ALLOWED = {  # every field of every file, by its path
     **{("policy", name): set() for name in ("kind", "version", "mask", "reuse")},
     **{("policy", name): {"null"} for name in ("sigmas", "weights")},
     **{("policy", name): {"null", "object"} for name in ("origin", "quality")},
     **{("policy", "origin", name): allowed for name, (allowed, _) in ORIGIN_FIELDS.items()},
     **{("policy", "quality", name): allowed for name, (allowed, _) in QUALITY_FIELDS.items()},
+    ("policy", "refined"): {"list"},
+    **{("policy", "refined", 1, name): allowed for name, (allowed, _) in REFINED_FIELDS.items()},
     **{("ladder", name): set() for name in ("kind", "version", "rungs")},
     **{("ladder", "rungs", 1, name): set() for name in ("kind", "version", "mask", "reuse")},
 }
 
 origins = st.builds(Origin, **{name: values for name, (_, values) in ORIGIN_FIELDS.items()})
 qualities = st.builds(Quality, **{name: values for name, (_, values) in QUALITY_FIELDS.items()})
+refinements = st.builds(Refined, **{name: values for name, (_, values) in REFINED_FIELDS.items()})
 
 
 @st.composite
@@ -162,6 +166,7 @@ def policies(draw, steps=None, budget=None):
         weights=draw(st.none() | rows) if reuse == "output" else None,
         origin=draw(st.none() | origins),
         quality=draw(st.none() | qualities),
+        refined=draw(st.lists(refinements, max_size=3)),
     )
 
 
@@ -223,6 +228,17 @@ def test_golden_policy():
         "ssim": 0.9875,
         "samples": 32,
     }
+    assert policy.refined == (
+        Refined(how="fit", prompts=32, calls=1056, gain=4.75),
+        Refined(how="align, joint", prompts=100, calls=9600, gain=0.125),
+    )
+
+
+def test_a_policy_from_before_there_was_refinement_is_read_and_written_as_it_was(tmp_path):
+    old = {name: value for name, value in POLICY.items() if name != "refined"}
+    policy = parse(old)
+    assert policy == load(POLICY_FILE).model_copy(update={"refined": ()})
+    assert json.loads(policy.save(tmp_path / "old.json").read_bytes()) == old
 
 
 def test_golden_ladder():
@@ -256,6 +272,7 @@ def test_the_golden_policy_has_every_field():
     assert set(POLICY) == set(Policy.model_fields)
     assert set(POLICY["origin"]) == set(Origin.model_fields) == set(ORIGIN_FIELDS)
     assert set(POLICY["quality"]) == set(Quality.model_fields) == set(QUALITY_FIELDS)
+    assert all(set(line) == set(Refined.model_fields) == set(REFINED_FIELDS) for line in POLICY["refined"])
     assert set(LADDER) == set(Ladder.model_fields)
 
 
@@ -425,7 +442,7 @@ def test_every_field_takes_only_its_type(read, path, sample):
     if sample in ALLOWED[path]:
         found = read(data)
         for field in inside:
-            found = getattr(found, field)
+            found = found[field] if isinstance(field, int) else getattr(found, field)
         assert found in {"list": [()], "object": [{}, Origin(), Quality()]}.get(sample, [SAMPLES[sample]])
     else:
         assert inside[-1] in read.refusal(data)
@@ -437,6 +454,7 @@ def test_every_field_takes_only_its_type(read, path, sample):
         ("policy", ()),
         ("policy", ("origin",)),
         ("policy", ("quality",)),
+        ("policy", ("refined", 0)),
         ("ladder", ()),
         ("ladder", ("rungs", 0)),
         ("ladder", ("rungs", 1, "origin")),

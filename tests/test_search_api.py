@@ -30,7 +30,8 @@ def pipe():
 
 
 def search(pipe, **more):
-    call = {"steps": STEPS, "budgets": BUDGETS, **SHARED, **more}
+    """A search with plain reuse, if not told otherwise; what fitted reuse adds is in refine/test_fit_api.py."""
+    call = {"steps": STEPS, "budgets": BUDGETS, "fit": False, **SHARED, **more}
     return search_in_full(pipe, **({"prompts": TEXTS} if not {"prompts", "samples"} & set(more) else {}), **call)
 
 
@@ -73,7 +74,7 @@ def refused(says, error=SearchError, **more):
 
 
 def test_a_ladder_with_a_rung_for_each_budget(pipe):
-    ladder = budcache.search(pipe, steps=STEPS, budgets=BUDGETS, prompts=TEXTS, **SHARED)
+    ladder = budcache.search(pipe, steps=STEPS, budgets=BUDGETS, prompts=TEXTS, fit=False, **SHARED)
     assert isinstance(ladder, Ladder)
     assert ladder.budgets == BUDGETS
     assert all(rung.mask in Space(STEPS, budget) for budget, rung in zip(BUDGETS, ladder, strict=True))
@@ -451,10 +452,10 @@ def test_the_pipeline_is_left_as_it_was(reuse, ending):
     attributes, scheduler = dict(vars(pipe)), pipe.scheduler
     settings = json.dumps(dict(scheduler.config), default=str)
     if ending == "well":
-        search(pipe, reuse=reuse, prompts=TEXTS[:2], selection=1)
+        search(pipe, reuse=reuse, fit=None, prompts=TEXTS[:2], selection=1)
     else:
         with pytest.raises(SearchError):
-            search(pipe, reuse=reuse, prompts=TEXTS[:2], limits=Limits(evaluations=1))
+            search(pipe, reuse=reuse, fit=None, prompts=TEXTS[:2], limits=Limits(evaluations=1))
     assert pipe.scheduler is scheduler
     assert vars(pipe).keys() == attributes.keys()
     assert all(vars(pipe)[name] is value for name, value in attributes.items())

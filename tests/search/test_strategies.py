@@ -22,8 +22,8 @@ from budcache.search import (
     Authors,
     Exhaustive,
     LadderSearch,
-    Polished,
     Limits,
+    Polished,
     RandomMasks,
     Space,
     Uniform,
@@ -573,7 +573,7 @@ def test_the_first_of_equals_is_the_best():
         (lambda: Authors(cold=0), "temperatures"),
         (lambda: LadderSearch(beam=0), "beam"),
         (lambda: Polished(window=-1), "polish"),
-        (lambda: LadderSearch(rounds=-1), "rounds"),
+        (lambda: Polished(LadderSearch(), rounds=-1), "rounds"),
         (lambda: RandomMasks(count=0), "mask"),
     ],
 )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from budcache.errors import PipelineError
 from budcache.pipeline.parts import bare, denoisers
 
-__all__ = ["SPLITS", "Split", "Trunk", "attach", "detach"]
+__all__ = ["SPLITS", "Blocks", "Path", "Split", "Trunk", "attach", "detach"]
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,34 @@ class Split:
         blocks: names of the trunk's lists of blocks, in the order in which they run.
         hidden: position of the hidden states in what a block returns; None if it returns nothing else.
             Every block takes the hidden states first, and the text, if it returns it, second.
+        time: name of the module whose first output is the embedding of the time, where the blocks are not given it.
     """
 
     blocks: tuple[str, ...]
     hidden: int | None = None
+    time: str | None = None
+
+    def hidden_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The hidden states in what a block is given."""
+        hidden: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        return hidden
+
+    def hidden_out(self, out: Any) -> Tensor:
+        """The hidden states in what a block returns."""
+        hidden: Tensor = out if self.hidden is None else out[self.hidden]
+        return hidden
+
+    def packed(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a block that was given this would return, were these its hidden states and the text unchanged."""
+        if self.hidden is None:
+            return hidden
+        text = kwargs["encoder_hidden_states"] if "encoder_hidden_states" in kwargs else args[1]
+        return (hidden, text) if self.hidden == 0 else (text, hidden)
 
 
 SPLITS: dict[str, Split] = {
     "FluxTransformer2DModel": Split(("transformer_blocks", "single_transformer_blocks"), hidden=1),
-    "WanTransformer3DModel": Split(("blocks",)),
+    "WanTransformer3DModel": Split(("blocks",), time="condition_embedder"),
     "ZImageTransformer2DModel": Split(("layers",)),
     "QwenImageTransformer2DModel": Split(("transformer_blocks",), hidden=1),
     "SD3Transformer2DModel": Split(("transformer_blocks",), hidden=1),
@@ -46,17 +65,25 @@ SPLITS: dict[str, Split] = {
 
 # One residual per transformer (Wan 2.2 has two) and per call within a step (guidance may make two).
 Memo = dict[tuple[int, int], Tensor]
+# What a transformer's loop over one of its lists runs through, given that list and its blocks. It is asked for one
+# block after the other, so it may decide on the way how many there are.
+Path = Callable[["Blocks", list[Any]], Iterator[Any]]
 
 
 @dataclass
 class Trunk:
-    """What the trunks of one run are to do now: None lets them run as if nothing were there."""
+    """What the trunks of one run are to do now: None lets them run as if nothing were there.
+
+    Args:
+        path: who decides, at the trunk's entrance and for each call, what is run. Without one `compute` decides.
+    """
 
     compute: bool | None = None
     memo: Memo = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)  # per transformer, within this step
     entered: Memo = field(default_factory=dict)  # hidden states that have entered a trunk and not left it
     thread: int = 0
+    path: Path | None = None
 
     def begin(self, compute: bool, memo: Memo | None = None) -> None:
         """Open a step: compute and remember, or reuse what `memo` (or the last computed step) holds."""
@@ -90,7 +117,7 @@ _SKIPPED = PipelineError(
 )
 
 
-class _Blocks(nn.ModuleList):
+class Blocks(nn.ModuleList):
     """A list of blocks that is shortened to one shortcut while a step is reused."""
 
     def __init__(self, original: nn.ModuleList, split: Split, first: bool, last: bool, trunks: list[Trunk]) -> None:
@@ -112,6 +139,8 @@ class _Blocks(nn.ModuleList):
         trunk = active[0]
         if self.first:  # the transformer begins a call
             trunk.calls[self.owner] = trunk.calls.get(self.owner, 0) + 1
+        if trunk.path is not None:
+            return trunk.path(self, blocks)
         return iter(self._computed(blocks, trunk) if trunk.compute else [self._shortcut(trunk)] * self.first)
 
     @property
@@ -124,7 +153,7 @@ class _Blocks(nn.ModuleList):
         entrance, exit = blocks[0], blocks[-1]
 
         def enter(*args: Any, **kwargs: Any) -> Any:
-            trunk.entered[trunk.key(self.owner)] = _hidden_in(args, kwargs)
+            trunk.entered[trunk.key(self.owner)] = self.split.hidden_in(args, kwargs)
             return entrance(*args, **kwargs)
 
         def leave(*args: Any, **kwargs: Any) -> Any:
@@ -132,7 +161,7 @@ class _Blocks(nn.ModuleList):
             before = trunk.entered.pop(trunk.key(self.owner), None)
             if before is None:
                 raise _SKIPPED
-            trunk.memo[trunk.key(self.owner)] = self._hidden_out(out) - before
+            trunk.memo[trunk.key(self.owner)] = self.split.hidden_out(out) - before
             return out
 
         if self.first:
@@ -145,7 +174,7 @@ class _Blocks(nn.ModuleList):
         """What a reused step runs in place of all blocks."""
 
         def shortcut(*args: Any, **kwargs: Any) -> Any:
-            hidden, residual = _hidden_in(args, kwargs), trunk.memo.get(trunk.key(self.owner))
+            hidden, residual = self.split.hidden_in(args, kwargs), trunk.memo.get(trunk.key(self.owner))
             if residual is None:
                 raise PipelineError(
                     "a reused step calls a transformer (or a guidance branch) that no step before it computed. "
@@ -157,22 +186,9 @@ class _Blocks(nn.ModuleList):
                     f"the hidden states changed from {list(residual.shape)} to {list(hidden.shape)} within a run, so "
                     'the residual does not fit. Guidance that starts or stops midway needs reuse="output".'
                 )
-            hidden = hidden + residual
-            if self.split.hidden is None:
-                return hidden
-            text = kwargs["encoder_hidden_states"] if "encoder_hidden_states" in kwargs else args[1]
-            return (hidden, text) if self.split.hidden == 0 else (text, hidden)
+            return self.split.packed(hidden + residual, args, kwargs)
 
         return shortcut
-
-    def _hidden_out(self, out: Any) -> Tensor:
-        hidden: Tensor = out if self.split.hidden is None else out[self.split.hidden]
-        return hidden
-
-
-def _hidden_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    hidden: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-    return hidden
 
 
 def attach(pipe: Any, trunk: Trunk) -> None:
@@ -194,9 +210,9 @@ def attach(pipe: Any, trunk: Trunk) -> None:
         split = SPLITS[type(transformer).__name__]
         names = [name for name in split.blocks if len(getattr(transformer, name))]
         lists = [getattr(transformer, name) for name in names]
-        if not isinstance(lists[0], _Blocks):
+        if not isinstance(lists[0], Blocks):
             trunks: list[Trunk] = []
-            lists = [_Blocks(blocks, split, blocks is lists[0], blocks is lists[-1], trunks) for blocks in lists]
+            lists = [Blocks(blocks, split, blocks is lists[0], blocks is lists[-1], trunks) for blocks in lists]
             transformer._modules.update(zip(names, lists, strict=True))
         lists[0].trunks.append(trunk)
 
@@ -206,7 +222,7 @@ def detach(pipe: Any, trunk: Trunk) -> None:
     for transformer in map(bare, denoisers(pipe).values()):
         for name in SPLITS[type(transformer).__name__].blocks:
             blocks = getattr(transformer, name)
-            if isinstance(blocks, _Blocks):
+            if isinstance(blocks, Blocks):
                 blocks.trunks[:] = [other for other in blocks.trunks if other is not trunk]
                 if not blocks.trunks:
                     transformer._modules[name] = nn.ModuleList(blocks)

@@ -1,0 +1,311 @@
+"""What the experiments share: their options, the searches that they keep, measuring and reporting."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from published import PROMPTS
+from telling import Claim, Table
+
+import budcache
+from budcache import Ladder, Policy, models
+from budcache.api import search_in_full
+from budcache.compare import Comparison, compare
+from budcache.files import write_json
+from budcache.prompts import read_prompts
+from budcache.search import STRATEGIES, Evaluated
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the judge that all benchmarks share
+
+from judging import Judge  # noqa: E402
+
+RUNGS = (5, 6, 7, 8, 9, 10)  # that our one search is made for, so that all experiments can share it
+LPIPS_WEIGHTS = "checkpoints/alexnet-owt-7be5be79.pth"
+
+
+@dataclass
+class Kept:
+    """What a search found, and what it took."""
+
+    ladder: Ladder
+    masks: int  # that were scored
+    calls: int  # sample-calls: model calls times samples
+    calls_without_tree: int  # the same masks scored one by one, each from the start
+    seconds: float
+    history: list[Evaluated] = field(default_factory=list)
+
+
+class Lab:
+    """One experiment: its options, its model and prompts, and the folder in which everything is kept.
+
+    Args:
+        name: of the experiment, and of its folder.
+        about: what it does.
+        argv: the command line.
+        steps: K where none is given; the second is for `--quick`.
+        budgets: likewise.
+        evaluation: prompts to measure on.
+        more: adds options.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        about: str,
+        argv: Sequence[str] | None,
+        *,
+        steps: tuple[int, int] = (28, 8),
+        budgets: tuple[Sequence[int], Sequence[int]] = ((10,), (4,)),
+        evaluation: int = 16,
+        more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    ) -> None:
+        parser = argparse.ArgumentParser(description=about)
+        parser.add_argument("--model", default="tiny-flux", help="an embedded name, a folder or a hub id")
+        parser.add_argument("--steps", type=int, help=f"of the full run; default {steps[0]}")
+        parser.add_argument("--budgets", type=_numbers, help="model calls, such as 8,9,10")
+        parser.add_argument("--prompts", type=Path, help="a file of prompts to measure on")
+        parser.add_argument("--calibration", type=Path, help="one of others; default: the first third of --prompts")
+        parser.add_argument("--evaluation", type=int, help=f"how many prompts to measure on; default {evaluation}")
+        parser.add_argument("--learn", type=int, default=32, help="how many prompts our search learns on")
+        parser.add_argument("--tuning", type=int, default=4, help="how many prompts the others are tuned on")
+        parser.add_argument("--height", type=int)
+        parser.add_argument("--width", type=int)
+        parser.add_argument("--frames", type=int, help="of a video")
+        parser.add_argument("--guidance", type=float)
+        parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+        parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"))
+        parser.add_argument("--batch", type=int, default=8, help="samples at once while searching")
+        parser.add_argument("--metrics", type=lambda text: text.split(","), help="such as psnr,ssim,lpips,imagereward")
+        parser.add_argument("--folder", type=Path, help=f"where results are kept; default out/paper/{name}")
+        parser.add_argument("--threads", type=int, default=2)
+        parser.add_argument("--quick", action="store_true", help="a smoke run: its numbers mean nothing")
+        more(parser)
+        self.name, self.about, self.args = name, about, (args := parser.parse_args(argv))
+        torch.set_num_threads(args.threads)
+        self.quick, self.begin = args.quick, time.perf_counter()
+        self.steps: int = args.steps or steps[self.quick]
+        self.budgets: list[int] = args.budgets or list(budgets[self.quick])
+        self.folder: Path = args.folder or Path("out") / ("paper-quick" if self.quick else "paper") / name
+        self.searches = self.folder.parent / "searches"
+        self.embedded = args.model in models.EMBEDDED and args.prompts is None
+        if self.embedded:
+            learned, measured = models.prompts(args.model, "calibration"), models.prompts(args.model, "evaluation")
+        elif args.prompts is None:
+            parser.error(f"{args.model} brings no prompts of its own. Give a file with --prompts.")
+        else:
+            measured = read_prompts(args.prompts)
+            part = min(len(measured) // 3, args.learn)
+            learned = read_prompts(args.calibration) if args.calibration else measured[:part]
+            measured = measured if args.calibration else measured[part:]
+        self.calibration = learned[: 4 if self.quick else args.learn]
+        self.evaluation = measured[: args.evaluation or (2 if self.quick else evaluation)]
+        if not self.evaluation or len(self.calibration) < 4:
+            parser.error("there are too few prompts: 4 to learn on and 1 to measure on at least.")
+        given = {"height": args.height, "width": args.width, "num_frames": args.frames}
+        given["guidance_scale"] = args.guidance
+        self.call = {key: value for key, value in given.items() if value is not None}
+        self.metrics = args.metrics or usual_metrics()
+        self.pipe = self.load(args.model)
+
+    def load(self, model: str) -> Any:
+        """A pipeline on the device that was asked for."""
+        usual = "bfloat16" if self.args.device.startswith("cuda") else "float32"
+        pipe = models.load(model, dtype=getattr(torch, self.args.dtype or usual)).to(self.args.device)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    def say(self, text: str) -> None:
+        """Tell whoever waits."""
+        print(f"{time.perf_counter() - self.begin:6.0f} s  {text}", file=sys.stderr, flush=True)
+
+    # Searches, each made once for all experiments
+
+    def search(
+        self, name: str, prompts: Sequence[str], budgets: Iterable[int], *, pipe: Any = None, **options: Any
+    ) -> Kept:
+        """A search, from its file if there is one; killed, it goes on from its ledger."""
+        pipe = self.pipe if pipe is None else pipe
+        options = {"steps": self.steps, "batch": min(self.args.batch, len(prompts)), **self.call, **options}
+        given = {**options, "prompts": list(prompts), "budgets": sorted(set(budgets))}
+        fit = given.pop("fit", None)
+        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), name.removesuffix("-plain"), given]
+        file = self.searches / f"{name}-{short(facts)}.json"
+        if file.exists():
+            return _read(file)
+        self.say(f"searching: {name}")
+        self.searches.mkdir(parents=True, exist_ok=True)
+        begin = time.perf_counter()
+        # With plain and with fitted reuse the same masks are scored first, so they share a ledger.
+        ledger = self.searches / f"{file.stem.replace('-plain', '')}.ledger.jsonl"
+        found = search_in_full(pipe, **given, fit=fit, ledger=ledger)
+        masks = list(found.found.scores)
+        kept = Kept(
+            ladder=found.ladder,
+            masks=len(masks),
+            calls=found.calls,
+            calls_without_tree=len(prompts) * (given["steps"] + sum(mask.budget for mask in masks)),
+            seconds=time.perf_counter() - begin,
+            history=found.found.history,
+        )
+        _write(file, kept)
+        return kept
+
+    def published(self, budget: int, preset: str = "r2-sa100", prompts: Sequence[str] = (), **options: Any) -> Kept:
+        """The authors' search as they published it: two prompts, one budget, residual reuse, their moves."""
+        two = list(prompts[:2]) or (self.calibration[:2] if self.embedded else list(PROMPTS))
+        if type(self.pipe).__name__.startswith("Wan"):
+            preset, options = "wan", {"objective": "pixel", **options}
+        return self.annealed(f"authors-{preset}", budget, two, **{"reuse": "residual", **options})
+
+    def annealed(self, strategy: str, budget: int, prompts: Sequence[str] = (), **options: Any) -> Kept:
+        """A search by one of the annealing strategies, without selection or fit."""
+        plan: Any = STRATEGIES[strategy]
+        if self.quick:
+            plan = replace(plan, iterations=3, **({"rounds": 1} if hasattr(plan, "rounds") else {}))
+        two = list(prompts) or (self.calibration[:2] if self.embedded else list(PROMPTS))
+        name = f"{options.pop('name', strategy)}-{budget}"
+        return self.search(name, two, [budget], **{"strategy": plan, "selection": 0, "fit": False, **options})
+
+    def ours(
+        self, *, fit: bool = True, budgets: Iterable[int] = (), prompts: Sequence[str] = (), **options: Any
+    ) -> Kept:
+        """Our search: every budget at once, on more prompts, a quarter of them to choose by."""
+        wanted = set(budgets) or {*self.budgets, *((2, 3, 4, 5) if self.quick else RUNGS)}
+        if fit:
+            self.ours(fit=False, budgets=wanted, prompts=prompts, **options)
+        name = options.pop("name", "ours") + ("" if fit else "-plain")
+        return self.search(name, prompts or self.calibration, wanted, **{"fit": fit, **options})
+
+    def policies(self, budgets: Sequence[int] = ()) -> dict[str, Ladder]:
+        """What most experiments compare: the published search, ours with plain reuse, and ours."""
+        wanted = budgets or self.budgets
+        return {
+            "authors": Ladder.of([self.published(budget).ladder[budget] for budget in wanted]),
+            "budcache-plain": self.ours(fit=False).ladder,
+            "budcache": self.ours().ladder,
+        }
+
+    # Measuring
+
+    def compare(
+        self,
+        name: str,
+        budgets: Sequence[int],
+        methods: Sequence[str],
+        policies: Mapping[str, Ladder],
+        *,
+        pipe: Any = None,
+        prompts: Sequence[str] = (),
+        **options: Any,
+    ) -> Comparison:
+        """`budcache.compare` in a folder of its own; policies are used as they are, wherever they were made."""
+        pipe, given = self.pipe if pipe is None else pipe, {**self.call, **options}
+        bare = {
+            name: Ladder.of([rung.model_copy(update={"origin": None}) for rung in ladder])
+            for name, ladder in policies.items()
+        }
+        tuning = self.calibration[: 1 if self.quick else self.args.tuning]
+        measured = list(prompts or self.evaluation)
+        facts = [self.args.model, type(pipe.scheduler).__name__, self.steps, measured, tuning, self.metrics, given]
+        self.say(f"comparing: {name}")
+        return compare(
+            pipe,
+            **{"steps": self.steps, **given},
+            budgets=budgets,
+            prompts=measured,
+            calibration=tuning,
+            folder=self.folder / f"{slug(name)}-{short(facts)}",
+            methods=methods,
+            metrics=self.metrics,
+            policies=bare,
+            batch=min(self.args.batch, len(tuning)),
+        )
+
+    def judge(self, steps: int | None = None, prompts: Sequence[str] = ()) -> Judge:
+        """PSNR and SSIM to the full run of so many steps."""
+        return Judge(self.pipe, list(prompts or self.evaluation), steps or self.steps, **self.call)
+
+    # Reporting
+
+    def report(
+        self, tables: Sequence[Table], claims: Sequence[Claim], notes: Sequence[str] = (), figures: Sequence[Path] = ()
+    ) -> dict[str, Any]:
+        """Print tables, claims and one JSON line, and keep it all as `result.json`."""
+        result = {
+            "experiment": self.name,
+            "about": " ".join(self.about.split("\n\n")[0].split()),
+            "quick": self.quick,
+            "model": self.args.model if self.embedded else Path(self.args.model).name,
+            "steps": self.steps,
+            "budgets": self.budgets,
+            "prompts": {"measured on": len(self.evaluation), "learned on": len(self.calibration)},
+            "call": self.call,
+            "versions": {"budcache": budcache.__version__, "torch": torch.__version__},
+            "tables": [asdict(table) for table in tables],
+            "claims": [{**asdict(claim), "verdict": claim.verdict} for claim in claims],
+            "notes": list(notes),
+            "figures": [figure.name for figure in figures],
+        }
+        write_json(self.folder / "result.json", result)
+        print("\n\n".join([table.text() for table in tables]), end="\n\n")
+        for line in [*notes, *(claim.sentence for claim in claims)]:
+            print(f"- {line}")
+        print(json.dumps(result))
+        return result
+
+
+def usual_metrics() -> list[str]:
+    """PSNR and SSIM, and LPIPS where its weights have been downloaded already."""
+    lpips = (Path(torch.hub.get_dir()) / LPIPS_WEIGHTS).exists()
+    return ["psnr", "ssim", *["lpips"] * lpips]
+
+
+def slug(text: str) -> str:
+    """A name for a file."""
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in text.lower()).split())
+
+
+def short(facts: Any) -> str:
+    """A few letters that stand for all facts; other facts, other letters."""
+    return hashlib.sha256(json.dumps(facts, default=repr, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _numbers(text: str) -> list[int]:
+    return sorted({int(part) for part in text.split(",")})
+
+
+def _write(file: Path, kept: Kept) -> None:
+    history = [[str(each.mask), each.loss, each.phase, each.calls, each.new] for each in kept.history]
+    facts = {name: getattr(kept, name) for name in ("masks", "calls", "calls_without_tree", "seconds")}
+    write_json(file, {"ladder": kept.ladder.model_dump(mode="json", exclude_none=True), **facts, "history": history})
+
+
+def _read(file: Path) -> Kept:
+    data = json.loads(file.read_text(encoding="utf-8"))
+    history = [Evaluated(budcache.Mask.parse(mask), *rest) for mask, *rest in data.pop("history")]
+    return Kept(ladder=Ladder.model_validate(data.pop("ladder")), history=history, **data)
+
+
+@contextlib.contextmanager
+def scheduled(pipe: Any, scheduler: Any) -> Any:
+    """Let a pipeline run with another solver for a while."""
+    own, pipe.scheduler = pipe.scheduler, scheduler
+    try:
+        yield pipe
+    finally:
+        pipe.scheduler = own
+
+
+def single(policy: Policy) -> Ladder:
+    """A ladder of one rung."""
+    return Ladder.of([policy])

@@ -1,0 +1,169 @@
+"""Telling what came of an experiment: tables beside the paper's figures, and its claims, true here or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from published import Cases
+
+from budcache.compare import Comparison, Entry, Measure
+from budcache.metrics import METRICS
+
+WHO = {"authors": "the published search", "budcache": "budcache"}
+
+
+@dataclass
+class Table:
+    """Rows of values; how they are written depends on where."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+
+    def text(self) -> str:
+        """For a terminal."""
+        cells = [self.columns, *([written(value) for value in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(_padded(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+            for row in cells
+        ]
+        return "\n".join([self.title, *(line.rstrip() for line in lines)])
+
+    def markdown(self) -> str:
+        """For a page."""
+        lines = [self.columns, ["---", *["---:"] * (len(self.columns) - 1)]]
+        lines += [[written(value) for value in row] for row in self.rows]
+        return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+@dataclass
+class Claim:
+    """Something that the paper says, and what is the case here.
+
+    Args:
+        source: where it says so; "ours" is a claim of budcache's own.
+        text: the claim.
+        cases: whether it is so, by case.
+        found: the numbers.
+    """
+
+    source: str
+    text: str
+    cases: dict[str, bool]
+    found: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        right, wrong = sum(self.cases.values()), [name for name, value in self.cases.items() if not value]
+        if not self.cases:
+            return "could not be tested"
+        if not wrong or not right:
+            return "does not hold" if wrong else "holds"
+        return f"holds in {right} of {len(self.cases)} cases, not in: {', '.join(wrong)}"
+
+    @property
+    def sentence(self) -> str:
+        """One sentence."""
+        return f"{self.text} ({self.source}): {self.verdict}{'; ' * bool(self.found)}{self.found}."
+
+
+# Tables and claims about comparisons. A case is a comparison and the budget that is looked at in it.
+
+Case = tuple[Comparison, int]
+
+
+def side_by_side(title: str, cases: Mapping[str, Case], published: Cases, head: str = "case") -> Table:
+    """Every method in every case: what was measured here, then what the paper prints."""
+    measures = next(iter(cases.values()))[0].measures
+    theirs = {name for methods in published.values() for row in methods.values() for name in row}
+    shown = [measure for measure in measures if measure.name in theirs]
+    shown += [
+        _measure(name)
+        for name in ("psnr", "ssim", "lpips", "imagereward", "clip-l", "hpsv2")
+        if name in theirs and name not in {measure.name for measure in shown}
+    ][:3]
+    columns = [head, "method", "calls", "seconds", "speed-up", *(measure.title for measure in measures)]
+    columns += [f"paper: {name}" for name in [*["speed-up"] * ("speedup" in theirs), *(m.title for m in shown)]]
+    rows = []
+    for case, (comparison, budget) in cases.items():
+        for entry in comparison.at(budget):
+            row = [case, entry.title, _calls(entry), entry.latency, entry.speedup]
+            row += [mean(entry, measure) for measure in measures]
+            printed = published.get(case, {}).get(entry.method, {})
+            row += [printed.get(name) for name in [*["speedup"] * ("speedup" in theirs), *(m.name for m in shown)]]
+            rows.append(row)
+    return Table(title, columns, rows)
+
+
+def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: str, text: str) -> Claim:
+    """A method is better than all the rivals that keep to their budget, in every case and by every metric."""
+    wanted, verdicts, found = set(rivals), dict[str, bool](), list[str]()
+    for case, (comparison, budget) in cases.items():
+        mine = comparison.entry(who, budget)
+        others = [entry for entry in comparison.within(budget) if entry.method in wanted]
+        if mine is None or not others:
+            continue
+        for measure in comparison.measures:
+            first = best(others, measure)
+            verdicts[f"{case} by {measure.title}"] = better(mine, first, measure)
+            if measure == comparison.measures[0]:
+                values = f"{measure.written(mean(mine, measure))} against {measure.written(mean(first, measure))}"
+                found.append(f"{case}: {measure.title} {values} {measure.unit}".rstrip() + f" ({first.title})")
+    return Claim(source, text, verdicts, ", ".join(found))
+
+
+def better(one: Entry, other: Entry, measure: Measure) -> bool:
+    """Whether one method has the better mean."""
+    ahead = mean(one, measure) - mean(other, measure)
+    return ahead > 0 if measure.higher else ahead < 0
+
+
+def best(entries: Sequence[Entry], measure: Measure) -> Entry:
+    """The method with the best mean."""
+    return (max if measure.higher else min)(entries, key=lambda entry: mean(entry, measure))
+
+
+def mean(entry: Entry, measure: Measure) -> float:
+    """A metric's mean over all samples."""
+    found = entry.summed(measure)
+    return float("nan") if found is None else found.mean
+
+
+def left_out(comparisons: Iterable[Comparison]) -> list[str]:
+    """Who could not take part, and why."""
+    lines = [f"Left out: {absent.title}: {absent.reason}" for each in comparisons for absent in each.left_out]
+    return list(dict.fromkeys(lines))
+
+
+def span(values: Iterable[float], digits: int = 2) -> str:
+    """The smallest and the largest of some values."""
+    known = sorted(values)
+    low, high = f"{known[0]:.{digits}f}", f"{known[-1]:.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def written(value: Any) -> str:
+    """A value as it stands in a table."""
+    if value is None or value != value:
+        return "-"
+    if not isinstance(value, float):
+        return str(value)
+    size = abs(value)
+    return f"{value:.2f}" if size >= 1 else f"{value:.4f}" if size >= 1e-3 or size == 0 else f"{value:.2e}"
+
+
+def _padded(cell: str, width: int, column: int) -> str:
+    return cell.ljust(width) if column < 2 else cell.rjust(width)
+
+
+def _calls(entry: Entry) -> str:
+    low, high = min(entry.calls), max(entry.calls)
+    return str(low) if low == high else f"{entry.mean_calls:.1f} ({low}-{high})"
+
+
+def _measure(name: str) -> Any:
+    return METRICS[name]

@@ -1,0 +1,33 @@
+"""Other people's caching methods, to compare with: six of our own making, and others as they are installed.
+
+rec = record(pipe, 28, samples)
+method = tune(pipe, BASELINES["teacache"].calibrated(rec), 8, samples)
+with caching(pipe, method, 28) as runs:
+    pipe("a corgi")
+runs.masks
+"""
+
+from __future__ import annotations
+
+from budcache.baselines.base import Baseline
+from budcache.baselines.cachedit import CacheDiT, CacheDiTPreset
+from budcache.baselines.dicache import DiCache
+from budcache.baselines.ertacache import ERTACache
+from budcache.baselines.installed import DiffusersFirstBlock, DiffusersMagCache, DiffusersTaylorSeer
+from budcache.baselines.lemica import LeMiCa
+from budcache.baselines.magcache import MagCache
+from budcache.baselines.record import Record, record
+from budcache.baselines.runs import Runs, caching
+from budcache.baselines.taylorseer import TaylorSeer
+from budcache.baselines.teacache import TeaCache
+from budcache.baselines.tuning import tune
+
+__all__ = ["BASELINES", "Baseline", "Record", "Runs", "caching", "record", "tune"]
+
+BASELINES: dict[str, type[Baseline]] = {
+    method.name: method
+    for method in (
+        *(TeaCache, MagCache, LeMiCa, DiCache, ERTACache, TaylorSeer),
+        *(DiffusersMagCache, DiffusersFirstBlock, DiffusersTaylorSeer, CacheDiT, CacheDiTPreset),
+    )
+}

@@ -1,0 +1,129 @@
+"""DiCache: the first blocks run at every step, and what they change tells when to compute and how far to go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from budcache.baselines.base import Branch, Here, Knob, Native, pick, relative_l1
+
+if TYPE_CHECKING:
+    from budcache.baselines.record import Record
+
+__all__ = ["DiCache"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiCache(Native):
+    """DiCache; its probe blocks run at every step and are not counted as calls (about 2 of FLUX's 57 blocks cost 4 %).
+
+    Args:
+        threshold: the knob, the authors' delta; 0 computes every step.
+        probe: the authors' m, how many blocks the probe has.
+        warmup: the share of first steps that are always computed.
+        inclusive: FLUX's code counts the step at which the share ends as warm-up, Wan's does not.
+        last: whether the last step is always computed.
+        gain: the furthest that a residual is extrapolated.
+        difference: accumulate |change of the probe's output - change of its input| instead, the authors' alternative
+            for FLUX, which goes without warm-up. None is the first kind, and `tune` may choose.
+    """
+
+    name: ClassVar[str] = "dicache"
+    knob: ClassVar[Knob] = Knob("threshold")
+    threshold: float = 0.4
+    probe: int = 1
+    warmup: float = 0.2
+    inclusive: bool = True
+    last: bool = True
+    gain: float = 1.5
+    difference: bool | None = None
+
+    @classmethod
+    def calibrated(cls, record: Record) -> DiCache:
+        """Nothing to calibrate: the settings of the model's family."""
+        family = "Wan2.1" if record.model.startswith("Wan") else "FLUX.1-dev"
+        return cls.published(family, record.steps)
+
+    @classmethod
+    def published(cls, model: str, steps: int | None = None) -> DiCache:
+        """The authors' settings."""
+        made: DiCache = pick(cls.name, model, PUBLISHED)
+        return replace(made, steps=steps or made.steps)
+
+    @property
+    def probes(self) -> int:
+        """The probe."""
+        return self.probe
+
+    def variants(self) -> list[DiCache]:
+        """The authors' two settings, warm-up with the one kind of error and none with the other; and neither.
+
+        A fifth of the steps as warm-up is most of a small budget. A method is not to lose by that.
+        """
+        if self.difference is not None:
+            return [self]
+        kinds = [replace(self, difference=kind, warmup=0.0) for kind in (False, True)]
+        return [replace(self, difference=False), *kinds]
+
+    def relaxed(self) -> DiCache | None:
+        """A step less of warm-up."""
+        return replace(self, warmup=max(0.0, self.warmup - 1 / self.steps)) if self.warmup else None
+
+    def branch(self, steps: int, number: int) -> Branch:
+        """Nothing accumulated."""
+        return _Branch(self)
+
+
+class _Branch(Branch):
+    def __init__(self, method: DiCache) -> None:
+        self.method, self.sum = method, 0.0
+        self.before: tuple[Tensor, Tensor] | None = None  # the probe's output and input, one step ago
+        self.kept: tuple[
+            tuple[Tensor, Tensor], ...
+        ] = ()  # residuals of trunk and probe, of the newest two computed steps
+
+    def decide(self, here: Here) -> bool:
+        """Add what the probe's output changed since the step before, computed or not."""
+        method, before = self.method, self.before
+        assert here.probed is not None and before is not None
+        self.before = (here.probed, here.hidden)
+        end = int(method.warmup * here.steps)
+        warm = here.step <= end if method.inclusive and method.warmup else here.step < end
+        forced = warm or (method.last and here.step == here.steps - 1)
+        if not forced:
+            change = relative_l1(here.probed, before[0])
+            self.sum += abs(change - relative_l1(here.hidden, before[1])) if method.difference else change
+            if self.sum < method.threshold:
+                return False
+        self.sum = 0.0
+        return True
+
+    def follow(self, here: Here, compute: bool) -> None:
+        """Keep the probe's output for the next step."""
+        assert here.probed is not None
+        self.before = (here.probed, here.hidden)
+
+    def computed(self, here: Here, residual: Tensor) -> None:
+        """Two residuals are enough to extrapolate."""
+        assert here.probed is not None
+        self.kept = ((residual, here.probed - here.hidden), *self.kept)[:2]
+
+    def skipped(self, here: Here) -> Tensor:
+        """Go on from the older residual through the newer one, as far as the probe has gone on its own way."""
+        assert here.probed is not None
+        newer, probe_newer = self.kept[0]
+        if len(self.kept) == 1:
+            return newer
+        older, probe_older = self.kept[1]
+        now = here.probed - here.hidden
+        moved = (probe_newer - probe_older).float().abs().mean().clamp_min(1e-12)
+        gain = ((now - probe_older).float().abs().mean() / moved).clamp(1.0, self.method.gain)
+        return older + gain.to(newer.dtype) * (newer - older)
+
+
+PUBLISHED = {
+    "FLUX.1-dev": DiCache(steps=30),
+    "Wan2.1": DiCache(steps=50, threshold=0.08, inclusive=False, last=False, gain=2.0, difference=False),
+}

@@ -1,0 +1,181 @@
+"""LeMiCa: the path through the steps whose worst reused segment harms the final latents least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from budcache.baselines.base import Branch, Knob, Native, StaticBranch, pick
+from budcache.errors import PipelineError, SearchError
+from budcache.mask import Mask
+from budcache.pipeline.driven import PipelineModel
+from budcache.rollout import State, advance
+
+if TYPE_CHECKING:
+    from budcache.baselines.record import Record
+
+__all__ = ["LeMiCa", "path", "segment_errors"]
+
+# The authors' computed steps, of 50. (Their tables for Z-Image-Turbo name a step that its runs do not have.)
+PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {
+    "FLUX.1-dev": (
+        (0, 1, 3, 7, 14, 21, 28, 35, 42, 49),
+        (*range(6), 7, 10, 15, 20, 27, 34, 41, 47, 49),
+        (*range(8), 9, 12, 15, 19, 24, 31, 38, 43, *range(46, 50)),
+        (*range(11), 12, 15, 18, 20, 25, 30, 35, 39, 42, *range(44, 50)),
+    ),
+    "Wan2.1-T2V-1.3B": (
+        (*range(6), 7, 10, 16, 23, 30, 37, 44, 49),
+        (*range(9), 10, 13, 18, 25, 32, 39, 46, 49),
+        (*range(10), 11, 13, 16, 20, 26, 33, 40, 45, 48, 49),
+        (*range(13), 14, 16, 18, 21, 24, 29, 35, 40, 44, *range(47, 50)),
+    ),
+    "Wan2.1-T2V-14B": (
+        (*range(8), 9, 12, 16, 22, 29, 36, 43, 47, 49),
+        (*range(10), 11, 14, 18, 23, 29, 36, 42, 46, 48, 49),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeMiCa(Native):
+    """LeMiCa; static, and exact for any budget that its segments can reach.
+
+    Args:
+        errors: `errors[i][j]` is the harm of reusing step i up to step j, which is computed again; infinite where it
+            was not measured.
+        sets: instead of errors, sets of computed steps to choose from: the published ones.
+        budget: the knob; 0 computes every step.
+    """
+
+    name: ClassVar[str] = "lemica"
+    knob: ClassVar[Knob] = Knob("budget", whole=True)
+    static: ClassVar[bool] = True
+    errors: tuple[tuple[float, ...], ...] = ()
+    sets: tuple[tuple[int, ...], ...] = ()
+    budget: int = 0
+
+    @classmethod
+    def calibrated(cls, record: Record, samples: int = 1, longest: int | None = None) -> LeMiCa:
+        """Measure the segments, on runs of its own.
+
+        Args:
+            record: the samples and the pipeline.
+            samples: how many of the samples to use. The authors find one nearly as good as hundreds.
+            longest: the longest segment. The published sets have none above 7 of 50 steps, but they leave no choice
+                at a fifth of the steps; ours may take a third of the run.
+        """
+        longest = longest or max(7, -(-record.steps // 3))
+        return cls(steps=record.steps, errors=segment_errors(record, samples, longest))
+
+    @classmethod
+    def published(cls, model: str, steps: int | None = None) -> LeMiCa:
+        """The authors' sets, of 50 steps."""
+        sets = pick(cls.name, model, PUBLISHED)
+        if steps not in (None, 50):
+            raise PipelineError(
+                f"LeMiCa's published sets are for 50 steps, not {steps}, and say nothing about others. "
+                "Calibrate it on your pipeline."
+            )
+        return cls(steps=50, sets=sets, budget=len(sets[0]))
+
+    def mask(self, steps: int | None = None) -> Mask:
+        """The computed steps of the budget."""
+        if steps not in (None, self.steps):
+            raise SearchError(
+                f"LeMiCa was calibrated on {self.steps} steps, not {steps}. Record runs of {steps} steps."
+            )
+        if not self.budget:
+            return Mask.full(self.steps)
+        if self.sets:
+            return Mask.of(self.steps, next(each for each in self.sets if len(each) == self.budget))
+        return Mask.of(self.steps, path(self.errors, self.budget))
+
+    def at_budget(self, budget: int, steps: int) -> LeMiCa:
+        """Solve for the budget, or for the nearest that there is."""
+        if self.sets:
+            near = min((len(each) for each in self.sets), key=lambda size: (abs(size - budget), size))
+            return replace(self, budget=near)
+        for near in sorted(range(1, steps + 1), key=lambda size: (abs(size - budget), size)):
+            try:
+                path(self.errors, near)
+            except SearchError:
+                continue
+            return replace(self, budget=near)
+        raise SearchError("LeMiCa found no path through the steps. Measure longer segments.")
+
+    def branch(self, steps: int, number: int) -> Branch:
+        """Follows the mask."""
+        return StaticBranch(self.mask(steps))
+
+
+def path(errors: Sequence[Sequence[float]], budget: int) -> tuple[int, ...]:
+    """The lexicographic minimax path from the first step to the last over exactly `budget` computed steps.
+
+    The errors of its segments, from the largest down, are the least in lexicographic order. Putting one more segment
+    behind two paths keeps their order, so the best path to each step by each number of steps is all there is to know.
+    """
+    steps = len(errors)
+    if not 1 <= budget <= steps or (budget == 1 and steps > 1):
+        raise SearchError(
+            f"no path over {budget} computed steps: the first and the last of {steps} are always computed."
+        )
+    best: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {0: ((), (0,))}
+    for _ in range(budget - 1):
+        longer: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
+        for i, (weights, way) in best.items():
+            for j in range(i + 1, steps):
+                error = errors[i][j] if j > i + 1 else 0.0
+                if math.isinf(error):
+                    continue
+                found = (tuple(sorted((*weights, error), reverse=True)), (*way, j))
+                if j not in longer or found < longer[j]:
+                    longer[j] = found
+        best = longer
+    if steps - 1 not in best:
+        raise SearchError(
+            f"no path over {budget} computed steps reaches the end of {steps}: the measured segments are too short. "
+            "Measure longer ones, or raise the budget."
+        )
+    return best[steps - 1][1]
+
+
+def segment_errors(record: Record, samples: int, longest: int) -> tuple[tuple[float, ...], ...]:
+    """The harm of each segment by itself: mean |difference| of the final latents to the full run's, over samples.
+
+    A segment's run leaves the full one at i, reuses up to j and computes everything from there on.
+    """
+    from budcache.baselines.record import fresh
+
+    if record.pipe is None or not record.samples:
+        raise SearchError("LeMiCa needs runs of its own, but this record has no pipeline. Make it with record().")
+    steps, chosen = record.steps, record.samples[:samples]
+    total: NDArray[np.float64] = np.full((steps, steps), np.inf)
+    for sample in chosen:
+        call = {
+            name: value for name, value in fresh(sample).items() if name not in ("num_inference_steps", "output_type")
+        }
+        with PipelineModel(record.pipe, steps=steps, reuse="residual", **call) as model:
+            solver = model.solver()
+            state = State(model.noise, step=model.begin)
+            full = []
+            while state.step < steps:
+                state = advance(model, state, model.sigmas, True, solver)
+                full.append(state)
+            for start in full[:-1]:
+                i, reused = start.step - 1, start
+                for j in range(i + 2, min(i + longest, steps - 1) + 1):
+                    if full[j - 1 - model.begin].memo.keys() != start.memo.keys():
+                        break  # Wan 2.2's other expert, which has nothing to reuse yet
+                    reused = advance(model, reused, model.sigmas, False, solver)
+                    end = reused
+                    while end.step < steps:
+                        end = advance(model, end, model.sigmas, True, solver)
+                    harm = float((end.x.float() - state.x.float()).abs().mean())
+                    total[i, j] = harm / len(chosen) + (0.0 if np.isinf(total[i, j]) else total[i, j])
+    return tuple(tuple(map(float, row)) for row in total)

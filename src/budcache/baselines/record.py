@@ -1,0 +1,257 @@
+"""The instrumented full run from which every method that needs it is calibrated."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from budcache.baselines.base import Branch, Here, Knob, Native, relative_l1
+from budcache.baselines.runs import caching
+from budcache.baselines.signals import signal
+from budcache.errors import PipelineError, SearchError
+from budcache.pipeline.parts import bare, denoisers
+from budcache.pipeline.samples import merge
+
+__all__ = ["Record", "Trace", "fresh", "record"]
+
+Array = NDArray[np.float64]
+Sample = Mapping[str, Any]
+
+# A residual is kept for one run, to be compared with the others of that run: at most so many of its values, whole
+# tokens at equal distances. All that is asked of them are means over values.
+KEPT_VALUES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One guidance branch of one full run in numbers; NaN at steps that it did not run.
+
+    R_k is the trunk's residual at step k, h_k what entered it; means are over all values of the batch.
+
+    Attributes:
+        branch: which of a step's calls it is, from 0.
+        signal: change of TeaCache's signal since the step before, relative L1, shape [K].
+        output: change of the transformer's output, likewise.
+        ratio: MagCache's magnitude ratio: mean over tokens of |R_k| / |R_{k-1}|, 1 at the first, shape [K].
+        size: mean |R_k|, shape [K].
+        mean: mean R_k, shape [K].
+        distance: mean |R_a - R_k|, shape [K, K].
+        gram: mean R_a R_k, shape [K, K].
+        change: mean |(h_k + R_k) - (h_{k-1} + R_{k-1})|: how far the trunk's output moved, shape [K].
+    """
+
+    branch: int
+    signal: Array
+    output: Array
+    ratio: Array
+    size: Array
+    mean: Array
+    distance: Array
+    gram: Array
+    change: Array
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was seen in the full runs of some samples, a few thousand numbers; and how to run them again.
+
+    Args:
+        steps: K.
+        model: the name of the transformer's class.
+        traces: one for each run and guidance branch.
+        pipe: the pipeline, and the samples that it ran, `batch` at a time: LeMiCa needs runs of its own.
+    """
+
+    steps: int
+    model: str
+    traces: tuple[Trace, ...]
+    pipe: Any = None
+    samples: tuple[Sample, ...] = ()
+    batch: int = 1
+
+    def mean(self, name: str, branch: int | None = None) -> Array:
+        """The mean of a field over all runs, of one branch or of all."""
+        found = [getattr(trace, name) for trace in self.traces if branch is None or trace.branch == branch]
+        if not found:
+            raise SearchError(
+                f"the record has no guidance branch {branch}. Record with the guidance that you will use."
+            )
+        values = np.stack(found)
+        seen = ~np.isnan(values)
+        mean: Array = np.where(seen, values, 0).sum(0) / np.maximum(seen.sum(0), 1)
+        return np.where(seen.any(0), mean, np.nan)
+
+    @property
+    def branches(self) -> int:
+        """Calls of the transformer in a step."""
+        return 1 + max(trace.branch for trace in self.traces)
+
+
+def record(pipe: Any, steps: int, samples: Sequence[Sample], batch: int = 1) -> Record:
+    """Run samples in full and note what the methods need to know; the pipeline is left untouched.
+
+    Args:
+        pipe: a pipeline whose trunk is known.
+        steps: K.
+        samples: keyword arguments of the pipeline's `__call__`, one set per sample.
+        batch: how many samples run as one. Numbers are then means over a batch.
+    """
+    if not samples:
+        raise SearchError("there are no samples to record. Pass at least one, such as {'prompt': 'a cat'}.")
+    listener = _Listener(steps=steps)
+    traces: list[Trace] = []
+    with ExitStack() as undo:
+        for module in denoisers(pipe).values():
+            undo.callback(module.register_forward_hook(listener.heard.hear).remove)
+        undo.enter_context(caching(pipe, listener, steps))
+        for start in range(0, len(samples), batch):
+            listener.heard.branches.clear()
+            pipe(**call(samples[start : start + batch], steps))
+            branches = listener.heard.branches
+            traces += [branches[number].trace(number, steps) for number in sorted(branches)]
+            branches.clear()
+    model = type(next(map(bare, denoisers(pipe).values()))).__name__
+    return Record(steps, model, tuple(traces), pipe, tuple(samples), batch)
+
+
+def call(samples: Sequence[Sample], steps: int) -> dict[str, Any]:
+    """The call of a pipeline that runs some samples once more, down to latents only."""
+    merged = merge([fresh(sample) for sample in samples]) if len(samples) > 1 else fresh(samples[0])
+    return {**merged, "num_inference_steps": steps, "output_type": "latent"}
+
+
+def fresh(sample: Sample) -> dict[str, Any]:
+    """A sample whose generators are copies: a run uses a generator up, and the next is to start at the same noise."""
+    return {name: _fresh(value) for name, value in sample.items()}
+
+
+def _fresh(value: Any) -> Any:
+    if isinstance(value, list | tuple) and any(isinstance(each, torch.Generator) for each in value):
+        return [_fresh(each) for each in value]
+    if isinstance(value, torch.Generator):
+        twin = torch.Generator(value.device)
+        twin.set_state(value.get_state())
+        return twin
+    return value
+
+
+@dataclass
+class _Heard:
+    """What one run has said so far, by number of the call within a step."""
+
+    branches: dict[int, _Ear] = field(default_factory=dict)
+    newest: _Ear | None = None
+
+    def hear(self, module: Any, args: Any, out: Any) -> None:
+        """The transformer's own output, after its head."""
+        if self.newest is not None:
+            sample = out[0] if isinstance(out, tuple) else out.sample
+            self.newest.said(torch.stack(list(sample)) if isinstance(sample, list) else sample)
+
+
+class _Ear(Branch):
+    """Listens to one branch; computes everything."""
+
+    def __init__(self, heard: _Heard) -> None:
+        self.heard = heard
+        self.step = 0
+        self.signals: dict[int, float] = {}
+        self.outputs: dict[int, float] = {}
+        self.ratios: dict[int, float] = {}
+        self.changes: dict[int, float] = {}
+        self.residuals: dict[int, Tensor] = {}
+        self.before: dict[str, Tensor] = {}
+
+    def decide(self, here: Here) -> bool:
+        """Compute."""
+        self.follow(here, True)
+        return True
+
+    def follow(self, here: Here, compute: bool) -> None:
+        """Listen at the entrance."""
+        self.step, self.heard.newest = here.step, self
+        self.signals[here.step] = self._changed("signal", signal(here))
+
+    def said(self, out: Tensor) -> None:
+        """Listen at the head."""
+        self.outputs[self.step] = self._changed("output", out)
+
+    def computed(self, here: Here, residual: Tensor) -> None:
+        """Listen at the trunk's exit."""
+        norms = residual.float().norm(dim=-1)
+        old = self.before.get("norms")
+        fits = old is not None and old.shape == norms.shape
+        self.ratios[here.step] = float((norms / old.clamp_min(1e-12)).mean()) if fits and old is not None else 1.0
+        self.before["norms"] = norms
+        left = here.hidden + residual
+        old = self.before.get("left")
+        if old is not None and old.shape == left.shape:
+            self.changes[here.step] = float((left.float() - old.float()).abs().mean())
+        self.before["left"] = left
+        tokens = residual.shape[:-1].numel()
+        stride = max(1, -(-tokens * residual.shape[-1] // KEPT_VALUES))
+        self.residuals[here.step] = residual.flatten(0, -2)[::stride].float().flatten().clone()
+
+    def _changed(self, name: str, new: Tensor) -> float:
+        old = self.before.get(name)
+        self.before[name] = new.detach().clone()
+        return relative_l1(new, old) if old is not None and old.shape == new.shape else float("nan")
+
+    def trace(self, number: int, steps: int) -> Trace:
+        """All in numbers."""
+        ran = sorted(self.residuals)
+        if len({value.shape for value in self.residuals.values()}) > 1:
+            raise PipelineError(
+                "the hidden states changed their size within a run, so its steps cannot be compared. Guidance that "
+                "starts or stops midway does that: record without it."
+            )
+        kept = torch.stack([self.residuals[k] for k in ran])
+        tables = [torch.cdist(kept, kept, p=1.0) / kept.shape[1], kept @ kept.T / kept.shape[1]]
+        distance, gram = (np.full((steps, steps), np.nan) for _ in tables)
+        for table, values in ((distance, tables[0]), (gram, tables[1])):
+            table[np.ix_(ran, ran)] = values.cpu().double().numpy()
+        series = functools.partial(_series, steps)
+        return Trace(
+            number,
+            series(self.signals),
+            series(self.outputs),
+            series(self.ratios),
+            series({k: float(value.abs().mean()) for k, value in self.residuals.items()}),
+            series({k: float(value.mean()) for k, value in self.residuals.items()}),
+            distance,
+            gram,
+            series(self.changes),
+        )
+
+
+def _series(steps: int, values: dict[int, float]) -> Array:
+    series = np.full(steps, np.nan)
+    for k, value in values.items():
+        series[k] = value
+    return series
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listener(Native):
+    """The method that computes everything and listens."""
+
+    name: ClassVar[str] = "record"
+    knob: ClassVar[Knob] = Knob("steps")
+    heard: _Heard = field(default_factory=_Heard)
+
+    @classmethod
+    def calibrated(cls, record: Record) -> _Listener:
+        """Needs no calibration."""
+        return cls(steps=record.steps)
+
+    def branch(self, steps: int, number: int) -> Branch:
+        """One ear for each call of a step, whichever of a pipeline's experts it goes to."""
+        return self.heard.branches.setdefault(number, _Ear(self.heard))

@@ -1,0 +1,189 @@
+"""`budcache compare`: methods side by side at the same number of model calls."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from budcache.api import check_budgets
+from budcache.cli.common import (
+    CALIBRATION_PROMPTS,
+    Device,
+    Frames,
+    Guidance,
+    Height,
+    Json,
+    ModelArgument,
+    Negative,
+    Numbers,
+    Width,
+    check_writable,
+    command,
+    err,
+    first_line,
+    open_pipeline,
+    out,
+    say,
+    settings_for,
+)
+from budcache.cli.search import parse_budgets
+from budcache.errors import PipelineError, SearchError
+from budcache.policy import Ladder
+from budcache.prompts import read_prompts
+
+if TYPE_CHECKING:
+    from budcache.compare import Comparison
+    from budcache.compare import Progress as Step
+
+EVALUATION_PROMPTS = 16
+EMBEDDED_BATCH = 8  # the embedded models are small
+
+
+@command
+def compare(
+    model: ModelArgument,
+    budgets: Annotated[str, typer.Option("--budgets", "--budget", "-b", help="Model calls: 8, or 5,6,8, or 4-12.")],
+    methods: Annotated[str | None, typer.Option(help="Names, by commas; default: all but the slow `authors`.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="What to measure on: text, JSONL (prompt), CSV (caption).")
+    ] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Other prompts, to search and tune on.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the full run.")] = 28,
+    folder: Annotated[Path, typer.Option("--out", "-o", help="A folder; the same command goes on in it.")] = Path(
+        "comparison"
+    ),
+    metrics: Annotated[str, typer.Option(help="psnr, ssim, lpips, clip-b, clip-l, imagereward, hpsv2.")] = "psnr,ssim",
+    policy: Annotated[list[Path] | None, typer.Option(help="A policy or ladder file to compare, too.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to use.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the search; samples are drawn from others.")] = 0,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples at once while searching.")] = None,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    guidance: Guidance = None,
+    negative: Negative = None,
+    device: Device = None,
+    dtype: Numbers = None,
+    as_json: Json = False,
+) -> None:
+    """Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on."""
+    from budcache import models
+    from budcache.compare import compare as run
+    from budcache.compare import write_csv
+    from budcache.report import page
+
+    wanted = parse_budgets(budgets)
+    check_budgets(wanted, steps)
+    embedded = model in models.EMBEDDED
+    names = None if methods is None else _names(methods, "--methods")
+    ladders = {f"policy:{file.name}": Ladder.load(file) for file in policy or []}
+    measured_on = _prompts(model, prompts, "evaluation", count or (EVALUATION_PROMPTS if embedded else None))
+    learned_on = _prompts(model, calibration, "calibration", CALIBRATION_PROMPTS if calibration is None else None)
+    if not measured_on:
+        raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
+    target = folder / "comparison.json"
+    check_writable(target)
+    pipe = open_pipeline(model, device, dtype)
+    pipe.set_progress_bar_config(disable=True)
+    settings = settings_for(
+        pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
+    )
+    begin = time.perf_counter()
+    with Bar(disable=as_json or not err.is_terminal) as bar:
+        try:
+            found = run(
+                pipe,
+                steps=steps,
+                budgets=wanted,
+                prompts=measured_on,
+                calibration=learned_on,
+                folder=folder,
+                methods=names,
+                metrics=_names(metrics, "--metrics"),
+                policies=ladders,
+                seed=seed,
+                batch=batch or (EMBEDDED_BATCH if embedded else 1),
+                watch=bar.advance,
+                **settings,
+            )
+        except (ValueError, TypeError, RuntimeError) as error:  # the pipeline's own refusals
+            raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
+    found.save(target)
+    write_csv(found, folder / "comparison.csv")
+    shown = page.write(found, folder, folder / "comparison.html")
+    if as_json:
+        print(json.dumps({"out": str(folder), "page": str(shown), **_summary(found)}))
+        return
+    _tell(found)
+    say(f"\n{page.headline(found)}")
+    say(f"{shown}  {time.perf_counter() - begin:.0f} s; numbers in {target} and {target.with_suffix('.csv')}")
+
+
+class Bar:
+    """A live bar: what is being done, and how much of all drawing."""
+
+    def __init__(self, disable: bool) -> None:
+        columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
+        self.progress = Progress(
+            *columns, TextColumn("{task.description}"), console=err, transient=True, disable=disable
+        )
+
+    def __enter__(self) -> Bar:
+        self.progress.start()
+        self.task = self.progress.add_task("loading", total=None)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.progress.stop()
+
+    def advance(self, step: Step) -> None:
+        """Show how far it is."""
+        self.progress.update(self.task, description=step.text, completed=step.done, total=step.total)
+
+
+def _tell(found: Comparison) -> None:
+    from budcache.compare import text
+
+    out.print(text(found))
+    for absent in found.left_out:
+        budgets = "" if absent.budgets == found.budgets else f" at {', '.join(map(str, absent.budgets))} calls"
+        say(f"left out: {absent.title}{budgets}: {absent.reason}")
+
+
+def _summary(found: Comparison) -> dict[str, Any]:
+    """The table for machines; single samples are in the file."""
+    entries = [
+        {
+            "method": entry.method,
+            "budget": entry.budget,
+            "calls": entry.mean_calls,
+            "seconds": entry.latency,
+            "speedup": entry.speedup,
+            **{m.name: summed.mean for m in found.measures if (summed := entry.summed(m)) is not None},
+        }
+        for entry in found.entries
+    ]
+    return {"entries": entries, "left_out": [absent.model_dump(mode="json") for absent in found.left_out]}
+
+
+def _names(text: str, option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise SearchError(f"{option} names nothing. Write names with commas between them, or leave it out.")
+    return names
+
+
+def _prompts(model: str, file: Path | None, split: str, count: int | None) -> list[str]:
+    """The prompts of a file, or those that an embedded model brings."""
+    from budcache import models
+
+    own = models.prompts(model, split) if model in models.EMBEDDED else []
+    found = own if file is None else read_prompts(file)
+    if count is not None and 0 < len(found) < count:
+        raise SearchError(f"--count is {count}, but {file or model} has {len(found)} prompts. Lower it, or write more.")
+    return found[:count]

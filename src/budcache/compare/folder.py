@@ -1,0 +1,155 @@
+"""The folder of a comparison: every finished method written down at once, so that a killed comparison goes on.
+
+`comparison.jsonl` has a line a finished entry; its first line says of what comparison. Pictures lie beside it as PNG,
+the full run's also as numbers, to measure against.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from budcache import media
+from budcache.compare.result import VERSION, Entry
+from budcache.errors import BudcacheError, PipelineError, PolicyError, SearchError
+from budcache.files import quote
+from budcache.metrics.base import Frame
+
+__all__ = ["Folder", "FolderError", "picture", "rounded"]
+
+
+class FolderError(SearchError):
+    """A folder that cannot be used: the end of the comparison, not of one method."""
+
+
+class Folder:
+    """Where a comparison is kept while it grows.
+
+    Args:
+        path: the folder; made if it is not there.
+        identity: what determines the results: model, prompts, steps, seeds. A folder of another comparison is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        self.file = self.path / "comparison.jsonl"
+        self._known: dict[tuple[str, int], tuple[str, Entry]] = {}
+        header = {"comparison": VERSION, "of": dict(identity)}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            data = self.file.read_bytes() if self.file.exists() else b""
+            # The last line may have been cut off by a kill; a line is whole only with its end.
+            end = data.rfind(b"\n") + 1
+            lines = data[:end].decode().splitlines()
+            if lines:
+                self._check(lines[0], header)
+                for line in lines[1:]:
+                    self._read(line)
+                if end < len(data):
+                    os.truncate(self.file, end)
+            else:
+                self.file.write_text(json.dumps(header) + "\n", encoding="utf-8")
+        except UnicodeDecodeError:
+            raise self._foreign() from None
+        except OSError as error:
+            raise self._trouble(error) from None
+
+    def get(self, method: str, budget: int, made_of: str) -> Entry | None:
+        """A finished entry, if it was made of the same thing."""
+        known, entry = self._known.get((method, budget), ("", None))
+        return entry if known == made_of else None
+
+    def add(self, entry: Entry, made_of: str) -> None:
+        """Write a finished entry down."""
+        line = json.dumps({"made of": made_of, "entry": entry.model_dump(mode="json", exclude_none=True)})
+        try:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise self._trouble(error) from None
+        self._known[entry.method, entry.budget] = made_of, entry
+
+    def keep(self, entry: tuple[str, int], number: int, sample: Frame) -> None:
+        """Write a picture, or the frames of a video and the one in its middle."""
+        levels = (np.asarray(sample, np.float32).clip(0, 1) * 255).round().astype(np.uint8)
+        frames = [Image.fromarray(frame) for frame in (levels[None] if levels.ndim == 3 else levels)]
+        target = picture(self.path, *entry, number)
+        try:
+            media.save(frames[len(frames) // 2], target)
+            if levels.ndim == 4:
+                media.save(frames, target.with_suffix(".gif"))
+        except PipelineError as error:
+            raise FolderError(str(error)) from None
+
+    def keep_reference(self, number: int, sample: Frame) -> None:
+        """Keep the full run's picture as numbers; half precision is a hundred times finer than a picture's levels."""
+        target = self._reference(number)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            np.save(target, rounded(sample))
+        except OSError as error:
+            raise self._trouble(error) from None
+
+    def reference(self, number: int) -> Frame:
+        """The full run's picture, from values 0 to 1."""
+        try:
+            return np.asarray(np.load(self._reference(number), allow_pickle=False), np.float32)
+        except (OSError, ValueError):
+            raise FolderError(
+                f"{self._reference(number)} is missing or damaged. Remove {self.file} to start afresh."
+            ) from None
+
+    def _reference(self, number: int) -> Path:
+        return self.path / "pictures" / "full" / f"{number:03d}.npy"
+
+    def _check(self, line: str, header: dict[str, Any]) -> None:
+        try:
+            found = json.loads(line)
+            theirs, version = dict(found["of"]), found["comparison"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise self._foreign() from None
+        if version != VERSION:
+            raise FolderError(f"{self.file} has version {quote(version)}, this is {VERSION}. Choose another --out.")
+        ours = json.loads(json.dumps(header["of"]))
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                raise FolderError(
+                    f"the folder {self.path} holds a comparison with {name} = {quote(theirs.get(name))}, this one has "
+                    f"{quote(ours.get(name))}. Choose another --out, or remove the folder to start afresh."
+                )
+
+    def _read(self, line: str) -> None:
+        try:
+            found = json.loads(line)
+            entry = Entry.model_validate(found["entry"])
+            self._known[entry.method, entry.budget] = str(found["made of"]), entry
+        except (ValueError, TypeError, KeyError, PolicyError, RecursionError):
+            raise FolderError(
+                f"{self.file} has a line that is not a finished method: {quote(line)}. Remove the line or the folder."
+            ) from None
+
+    def _foreign(self) -> BudcacheError:
+        return FolderError(f"{self.file} is not of a comparison. Choose another --out, or remove the file.")
+
+    def _trouble(self, error: OSError) -> BudcacheError:
+        return FolderError(
+            f"the folder {self.path} cannot be used: {error.strerror or error}. What was finished is kept; "
+            "choose another --out, or make room and run the same command again."
+        )
+
+
+def picture(folder: Path, method: str, budget: int, number: int) -> Path:
+    """Where a method's picture of a prompt lies in a comparison's folder."""
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in method)
+    return folder / "pictures" / f"{name}-{budget}" / f"{number:03d}.png"
+
+
+def rounded(sample: Frame) -> Frame:
+    """Numbers as they are kept, so that what is measured does not depend on a kill in between."""
+    return np.asarray(sample, np.float16)

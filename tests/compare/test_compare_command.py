@@ -1,0 +1,127 @@
+"""`budcache compare`, in processes of its own where it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+from comparing import BUDGETS, METHODS, started
+
+from budcache import Ladder
+from budcache.compare import Comparison
+
+LINES = 1 + 1 + len(METHODS) * len(BUDGETS)  # the header, the full run, every method at every budget
+
+
+def essence(folder):
+    """What a comparison found, but for the time it took."""
+    found = Comparison.load(folder / "comparison.json").model_dump(mode="json")
+    for entry in found["entries"]:
+        del entry["seconds"], entry["full_seconds"]
+    pictures = {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+    return found, pictures
+
+
+def test_it_writes_a_table_a_page_and_the_numbers(compared):
+    folder, output, errors = compared
+    assert errors == ""
+    for title in ("full run, 6 steps", "fewer steps", "TeaCache", "budcache"):
+        assert title in output
+    assert "instead of 6 model calls budcache reaches PSNR" in output
+    for name in ("comparison.json", "comparison.csv", "comparison.html", "budcache.ladder.json"):
+        assert (folder / name).stat().st_size > 0
+    assert "red &lt;b&gt;" in (folder / "comparison.html").read_text()
+    assert "red <b>" not in (folder / "comparison.html").read_text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
+def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path):
+    out = tmp_path / "out"
+    ledger, kept, killed = out / "comparison.jsonl", b"", 0
+    for lines in (2, LINES - 3):
+        process = started(*command, "--out", out, cwd=tmp_path)
+        try:
+            while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b"\n") < lines):
+                time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+        killed += process.returncode == -signal.SIGKILL
+        whole = ledger.read_bytes()
+        assert whole.startswith(kept), "what was finished was lost"
+        kept = whole[: whole.rfind(b"\n") + 1]
+        with ledger.open("ab") as file:
+            file.write(b'{"made of": "", "ent')  # as if killed in the middle of a line
+    assert killed == 2, "the comparison was over before it could be killed"
+    process = started(*command, "--out", out, "--json", cwd=tmp_path)
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert ledger.read_bytes().startswith(kept)
+    assert essence(out) == essence(compared[0])
+    said = json.loads(output)
+    assert len(said["entries"]) == LINES - 1
+    assert said["left_out"] == []
+
+
+def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, run_here):
+    out = tmp_path / "out"
+    shutil.copytree(compared[0], out)
+    code, _, errors = run_here(*command, "--out", out, "--seed", 5)
+    assert code == 2
+    assert f"the folder {out} holds a comparison with seed = 0, this one has 5." in errors
+    assert len(errors.splitlines()) == 1
+    (out / "comparison.jsonl").write_text("something else\n")
+    code, _, errors = run_here(*command, "--out", out)
+    assert code == 2
+    assert "is not of a comparison" in errors
+
+
+def test_more_can_be_asked_of_a_finished_folder(command, compared, tmp_path, run_here):
+    """Another method and a policy of the user's are added; what is there is not drawn again."""
+    out = tmp_path / "out"
+    shutil.copytree(compared[0], out)
+    before = Comparison.load(out / "comparison.json")
+    mine = Ladder.load(out / "budcache.ladder.json").save(tmp_path / "mine.json")
+    arguments = [part if part != ",".join(METHODS) else "uniform,magcache" for part in command]
+    code, output, errors = run_here(*arguments, "--out", out, "--policy", mine)
+    assert code == 0, errors
+    after = Comparison.load(out / "comparison.json")
+    assert list(after.methods) == ["uniform", "magcache", "policy:mine.json"]
+    assert after.entry("uniform", 3) == before.entry("uniform", 3)
+    assert after.entry("policy:mine.json", 3).values == before.entry("budcache", 3).values
+    assert after.ours == "policy:mine.json"
+    assert "mine.json" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budgets", "x"], "budgets 'x' cannot be read"),
+        (["--budgets", "9"], "budget of 9 does not fit 6 steps"),
+        (["--methods", "nonsense"], "no method 'nonsense'"),
+        (["--methods", ","], "--methods names nothing"),
+        (["--metrics", "fid"], "no metric 'fid'"),
+        (["--prompts", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["--policy", "nowhere.json"], "there is no file nowhere.json"),
+        (["--count", "50"], "--count is 50, but"),
+        (["--frames", "5"], "takes no num_frames"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_earns_a_sentence(arguments, message, command, run_here, tmp_path):
+    code, output, errors = run_here(*command, "--out", tmp_path / "out", *arguments)
+    assert (code, output) == (2, "")
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+    assert errors.startswith("budcache: ")
+
+
+def test_a_model_without_prompts_needs_some(model, run_here, tmp_path):
+    code, _, errors = run_here("compare", model / "tiny", "--budgets", 3, "--out", tmp_path / "out")
+    assert code == 2
+    assert "Give a file of them with --prompts" in errors

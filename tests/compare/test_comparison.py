@@ -1,0 +1,135 @@
+"""What a real comparison holds, and its file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from comparing import BUDGETS, METHODS
+from PIL import Image
+from rich.console import Console
+
+from budcache import Ladder, Mask, PolicyError
+from budcache.compare import Comparison, text, write_csv
+from budcache.compare.table import cells
+from budcache.metrics import metric
+
+
+@pytest.fixture(scope="module")
+def found(compared):
+    return Comparison.load(compared[0] / "comparison.json")
+
+
+def picture(folder, name, number):
+    return np.asarray(Image.open(folder / "pictures" / name / f"{number:03d}.png"), np.float32) / 255
+
+
+def test_everything_asked_for_took_part(found):
+    assert found.left_out == ()
+    assert list(found.methods) == METHODS
+    assert {(entry.method, entry.budget) for entry in found.entries} == {
+        ("full", 6),
+        *((name, budget) for name in METHODS for budget in BUDGETS),
+    }
+    assert found.prompts == ("a cat", "red <b>")
+    assert (found.calibration, found.threads, found.device, found.dtype) == (4, 1, "cpu", "float32")
+    assert found.history
+
+
+def test_policies_make_the_calls_that_were_asked_for(found, compared):
+    for name in ("fewer-steps", "uniform", "budcache-plain", "budcache"):
+        for budget in BUDGETS:
+            assert found.entry(name, budget).calls == (budget,) * 2
+    ladder = Ladder.load(compared[0] / "budcache.ladder.json")
+    assert found.entry("budcache", 3).masks == (ladder[3].mask,) * 2
+    assert found.entry("uniform", 3).usual_mask == Mask.uniform(6, 3)
+    assert found.full.calls == (6, 6)
+    assert found.entry("teacache", 3).knob.startswith("threshold ")
+    for entry in found.entries:
+        assert entry.calls == tuple(mask.budget for mask in entry.masks)
+        assert min(entry.seconds) > 0
+
+
+def test_values_are_those_of_the_kept_pictures(found, compared):
+    """But for the 256 levels that a picture has."""
+    for entry in found.entries[1:]:
+        for number, value in enumerate(entry.values["ssim"]):
+            drawn, full = (picture(compared[0], name, number) for name in (f"{entry.method}-{entry.budget}", "full-6"))
+            assert metric("ssim")(drawn, full) == pytest.approx(value, abs=2e-3)
+    assert found.full.values == {}
+
+
+def test_a_comparison_comes_back_from_its_file(found, tmp_path):
+    assert Comparison.load(found.save(tmp_path / "twin.json")) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 7}, "version 7"),
+        ({"kind": "ladder"}, "is not a comparison"),
+        ({"prompts": ["one"]}, "2 samples, but there are 1 prompts"),
+        ({"entries": []}, "entries"),
+        ({"nonsense": 1}, "unknown field 'nonsense'"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(found, change, message, tmp_path):
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps(found.model_dump(mode="json") | change))
+    with pytest.raises(PolicyError, match=message):
+        Comparison.load(file)
+
+
+def test_an_entry_must_fit_together(found):
+    entry = found.entries[1]
+    with pytest.raises(PolicyError, match="calls of 2 samples but seconds of 1"):
+        type(entry).model_validate(entry.model_dump() | {"seconds": [1.0]})
+    with pytest.raises(PolicyError, match="twice at the same budget"):
+        Comparison.model_validate(found.model_dump() | {"entries": [*found.entries, entry]})
+    with pytest.raises(PolicyError, match="the full run is missing"):
+        Comparison.model_validate(found.model_dump() | {"entries": found.entries[1:]})
+
+
+def test_the_table_has_every_number_and_marks_the_best(found):
+    console = Console(width=200, record=True, force_terminal=True, color_system="standard", file=io.StringIO())
+    console.print(text(found))
+    plain = console.export_text(clear=False, styles=False)
+    styled = console.export_text(styles=True)
+    for entry in found.entries:
+        (line, *_) = [line for line in plain.splitlines() if line.startswith(entry.title)]
+        assert len(line.split()) >= 6
+    for budget in found.budgets:
+        for measure in found.measures:
+            means = [entry.summed(measure).mean for entry in found.within(budget)]
+            best = measure.written(max(means))
+            assert f"\x1b[1m{best}\x1b[0m" in styled
+
+
+def test_the_sheet_has_a_line_for_each(found, tmp_path):
+    with write_csv(found, tmp_path / "sheet.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], int(row["budget"])) for row in rows] == [(e.method, e.budget) for e in found.entries]
+    for row, entry in zip(rows, found.entries, strict=True):
+        assert float(row["calls_mean"]) == pytest.approx(entry.mean_calls)
+        if entry.values:
+            assert float(row["psnr_worst"]) == min(entry.values["psnr"])
+
+
+def test_who_takes_more_calls_than_agreed_does_not_compete(found):
+    entry = found.entry("budcache", 3)
+    greedy = entry.model_copy(
+        update={
+            "method": "greedy",
+            "title": "greedy",
+            "calls": (6, 6),
+            "values": {"psnr": (99.0, 99.0), "ssim": (1.0, 1.0)},
+        }
+    )
+    among = found.model_copy(update={"entries": (*found.entries, greedy)})
+    assert greedy in among.at(3)
+    assert greedy not in among.within(3)
+    assert [cell.rank for cell in cells(among, greedy)] == [0] * 5
+    assert cells(among, entry) == cells(found, entry)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from budcache.errors import BudcacheError
+from budcache.metrics import METRICS, metric, psnr, summary
+from budcache.metrics.clip import ClipB
+from budcache.metrics.lpips import Lpips, alexnet
+
+
+def picture(seed, *shape):
+    return np.random.default_rng(seed).random((*shape, 3), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def lpips():
+    """LPIPS on an AlexNet that has seen nothing; the heads are the published ones."""
+    import torch
+
+    torch.manual_seed(0)
+    found = Lpips()
+    found.use(alexnet())
+    return found
+
+
+@pytest.fixture(scope="module")
+def clip_folder(tmp_path_factory):
+    """A CLIP of the real classes, small enough to be made here, in a folder as the hub would give it."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, PreTrainedTokenizerFast
+
+    words = ["<start>", "<end>", "red", "apple", "cat", "face"]
+    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<end>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<start>", eos_token="<end>", pad_token="<end>", model_max_length=8
+    )
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = CLIPModel(
+        CLIPConfig(
+            text_config={**size, "vocab_size": len(words), "max_position_embeddings": 8, "eos_token_id": 1},
+            vision_config={**size, "image_size": 32, "patch_size": 8},
+            projection_dim=16,
+        )
+    )
+    images = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    folder = tmp_path_factory.mktemp("clip")
+    model.save_pretrained(folder)
+    CLIPProcessor(image_processor=images, tokenizer=tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clip(clip_folder):
+    class Small(ClipB):
+        source = str(clip_folder)
+
+    return Small()
+
+
+def test_every_metric_says_what_it_is():
+    assert list(METRICS) == ["psnr", "ssim", "lpips", "imagereward", "clip-b", "clip-l", "hpsv2"]
+    assert {name for name, kind in METRICS.items() if kind.reference} == {"psnr", "ssim", "lpips"}
+    assert {name for name, kind in METRICS.items() if not kind.higher} == {"lpips"}
+    assert all(metric(name).title for name in METRICS)
+
+
+def test_a_metric_that_is_not_there_is_named():
+    with pytest.raises(BudcacheError, match=r"no metric 'fid'.*psnr, ssim"):
+        metric("fid")
+
+
+@given(st.floats(1e-4, 0.5))
+def test_psnr_of_a_constant_difference_is_known(gap):
+    dark, light = np.full((12, 12, 3), 0.25), np.full((12, 12, 3), 0.25 + gap)
+    assert metric("psnr")(light, dark) == pytest.approx(-20 * math.log10(gap))
+
+
+def test_equal_pictures_are_as_near_as_can_be(lpips):
+    one = picture(0, 48, 40)
+    assert psnr(one, one) == math.inf
+    assert metric("psnr")(one, one) == 100.0
+    assert metric("ssim")(one, one) == pytest.approx(1.0)
+    assert lpips(one, one) == 0.0
+
+
+@pytest.mark.parametrize("name", ["psnr", "ssim", "lpips"])
+def test_more_noise_is_farther_and_the_order_does_not_matter(name, lpips):
+    found = lpips if name == "lpips" else metric(name)
+    one, noise = picture(1, 64, 64), picture(2, 64, 64) - 0.5
+    near, far = (np.clip(one + size * noise, 0, 1) for size in (0.05, 0.4))
+    better, worse = found(near, one), found(far, one)
+    assert (better > worse) == found.higher
+    assert found(one, near) == pytest.approx(better, rel=1e-5)
+
+
+def test_ssim_is_the_formula_where_that_is_simple():
+    """Of two flat pictures only the means are left of it."""
+    a, b = 0.2, 0.6
+    expected = (2 * a * b + 0.01**2) / (a * a + b * b + 0.01**2)
+    assert metric("ssim")(np.full((32, 32, 3), a), np.full((32, 32, 3), b)) == pytest.approx(expected, rel=1e-3)
+
+
+def test_lpips_is_torchmetrics_number_for_number(lpips, monkeypatch):
+    """Theirs takes its trunk from torchvision; given ours instead, both must say the same."""
+    import torch
+    import torchmetrics.functional.image.lpips as theirs
+
+    monkeypatch.setattr(theirs, "_get_tv_model_features", lambda net, pretrained: lpips.trunk)
+    judge = theirs._LPIPS(net="alex", pretrained=True, pnet_rand=True, use_dropout=True).eval()
+    for seed, shape in enumerate([(64, 64), (80, 48)]):
+        one, other = picture(seed, *shape), picture(seed + 10, *shape)
+        planes = [torch.from_numpy(p).permute(2, 0, 1)[None] for p in (one, other)]
+        with torch.no_grad():
+            expected = float(judge(*planes, normalize=True))
+        assert lpips(one, other) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_video_is_the_mean_of_its_frames(clip):
+    video, other = picture(3, 4, 32, 32), picture(4, 4, 32, 32)
+    for found in (metric("psnr"), metric("ssim"), clip):
+        frames = [found(a, b, "red cat") for a, b in zip(video, other, strict=True)]
+        assert found(video, other, "red cat") == pytest.approx(np.mean(frames))
+
+
+def test_clip_is_the_cosine_of_the_models_own_embeddings(clip):
+    import torch
+
+    one = picture(5, 40, 56)
+    value = clip(one, prompt="red apple")
+    images = clip.processor.image_processor(images=[(one * 255).round().astype(np.uint8)], return_tensors="pt")
+    tokens = clip.processor.tokenizer(["red apple"], return_tensors="pt")
+    with torch.no_grad():
+        found = clip.model(pixel_values=images["pixel_values"], input_ids=tokens["input_ids"], return_dict=True)
+    # The logits are the cosine times a learned scale.
+    cosine = float(found.logits_per_image / clip.model.logit_scale.detach().exp())
+    assert value == pytest.approx(max(0.0, 100 * cosine), abs=1e-3)
+    assert value != pytest.approx(clip(one, prompt="cat face"), abs=1e-3)
+
+
+def test_clip_cuts_a_prompt_that_is_too_long(clip):
+    one = picture(6, 32, 32)
+    assert clip(one, prompt="red cat " * 50) == pytest.approx(clip(one, prompt="red cat " * 80))
+
+
+def test_missing_weights_are_a_sentence(monkeypatch, tmp_path):
+    import torch
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("budcache.metrics.lpips.WEIGHTS", "http://127.0.0.1:9/alexnet-owt-7be5be79.pth")
+    with pytest.raises(BudcacheError, match=r"LPIPS needs AlexNet's weights.*checkpoints.*leave lpips out"):
+        Lpips().prepare()
+
+    class Nowhere(ClipB):
+        source = str(tmp_path / "nothing")
+
+    with pytest.raises(BudcacheError, match=r"CLIP \(B\) needs the weights of .*nothing.*leave clip-b out"):
+        Nowhere().prepare()
+
+
+@pytest.mark.parametrize(("name", "extra"), [("imagereward", "rewards"), ("hpsv2", "hps")])
+def test_missing_packages_name_their_extra(name, extra, monkeypatch):
+    import sys
+
+    for package in ("ImageReward", "hpsv2"):
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    with pytest.raises(BudcacheError, match=rf"budcache\[{extra}\], or leave {name} out"):
+        metric(name)(picture(0, 16, 16), prompt="a cat")
+
+
+def test_what_is_not_a_picture_is_refused():
+    with pytest.raises(BudcacheError, match=r"got \(5, 5\)"):
+        metric("psnr")(np.zeros((5, 5)), np.zeros((5, 5)))
+    with pytest.raises(BudcacheError, match="one size"):
+        metric("psnr")(picture(0, 16, 16), picture(0, 16, 17))
+    with pytest.raises(BudcacheError, match="compares with a reference"):
+        metric("ssim")(picture(0, 16, 16))
+    with pytest.raises(BudcacheError, match="window of 11"):
+        metric("ssim")(picture(0, 8, 8), picture(1, 8, 8))
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=40))
+def test_a_summary_is_ordered_from_the_bad_side(values):
+    high, low = summary(values), summary(values, higher=False)
+    slack = 1e-9
+    assert high.worst - slack <= high.tail <= max(values) + slack
+    assert low.worst + slack >= low.tail >= min(values) - slack
+    assert high.worst == min(values)
+    assert low.worst == max(values)
+    assert high.mean == pytest.approx(low.mean)
+    # Turned over, good and bad change places.
+    turned = summary([-value for value in values], higher=False)
+    assert turned.tail == pytest.approx(-high.tail, abs=1e-9)
+
+
+def test_a_summary_of_nothing_is_refused():
+    with pytest.raises(BudcacheError, match="no values"):
+        summary([])

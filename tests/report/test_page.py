@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from comparisons import comparison, draw
+
+from budcache.report.page import headline, page, write
+
+HOSTILE = "<script>alert('x')</script> \" & a cat"
+VOID = {"meta", "img", "input", "br", "link"}
+
+
+class Reader(HTMLParser):
+    """What a browser would meet: tags with their attributes, text, and whether every tag is closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.open = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A page of a comparison with all there can be in one, one prompt being hostile."""
+    folder = tmp_path_factory.mktemp("compared")
+    found = comparison(prompts=(HOSTILE, "two dogs", "red"))
+    draw(found, folder)
+    return found, page(found, folder)
+
+
+def test_the_page_loads_nothing(shown):
+    _, text = shown
+    read = Reader(text)
+    for tag, attributes in read.tags:
+        for name in ("src", "href", "srcset", "data", "action", "poster"):
+            assert attributes.get(name, "data:").startswith("data:"), (tag, attributes)
+    assert not read.all("link")
+    assert not read.all("script")
+    assert not read.all("iframe")
+    assert "@import" not in text
+    assert re.findall(r"url\((?!['\"]?data:)", text) == []
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+
+
+def test_what_people_wrote_stays_text(shown):
+    _, text = shown
+    read = Reader(text)
+    assert not read.all("script")
+    assert HOSTILE in "".join(read.text)
+    assert any(attributes.get("alt", "").startswith(HOSTILE) for attributes in read.all("img"))
+
+
+def test_everything_is_on_it(shown):
+    found, text = shown
+    read = Reader(text)
+    words = "".join(read.text)
+    for entry in found.entries:
+        assert entry.title in words
+        for measure in found.measures:
+            if summed := entry.summed(measure):
+                assert measure.written(summed.mean) in words
+                assert measure.written(summed.tail) in words
+    assert "DiCache: its trunk is not known." in words
+    assert "seeds 10000 to 10002" in words
+    assert "1 thread, float32" in words
+    assert "budcache.applied(pipe, 'budcache.ladder.json', budget=5)" in words
+    assert "sample-calls spent" in words
+
+
+def test_pictures_and_charts_can_be_read_aloud(shown):
+    found, text = shown
+    read = Reader(text)
+    pictures = read.all("img")
+    # Each method at each budget and prompt: the picture and its difference; and the full run once per budget.
+    drawn = len(found.entries) - 1
+    assert len(pictures) == len(found.prompts) * (2 * drawn + len(found.budgets))
+    assert all(attributes["alt"] for attributes in pictures)
+    assert all("aria-label" in a or "aria-hidden" in a for a in read.all("svg"))
+    assert all("scope" in attributes for attributes in read.all("th"))
+    labelled = {attributes["for"] for attributes in read.all("label")}
+    assert labelled == {attributes["id"] for attributes in read.all("input")}
+
+
+def test_there_is_a_style_for_every_tab_of_a_long_comparison(tmp_path):
+    found = comparison(budgets=tuple(range(1, 11)))
+    text = page(found, tmp_path)
+    for number in range(1, 11):
+        assert f"input:nth-of-type({number}):checked ~ section:nth-of-type({number})" in text
+
+
+def test_missing_pictures_do_not_keep_it_from_being_written(tmp_path):
+    found = comparison()
+    file = write(found, tmp_path / "gone", tmp_path / "page.html")
+    assert len(Reader(file.read_text()).all("img")) > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_it_stays_light_with_many_large_pictures(tmp_path):
+    import numpy as np
+    from PIL import Image
+
+    from budcache.compare.folder import picture
+
+    found = comparison(prompts=tuple("abcdef"), methods=tuple(f"method {i}" for i in range(8)), budgets=(3, 5))
+    noise = np.random.default_rng(0).integers(0, 255, (320, 320, 3), np.uint8)  # nothing compresses worse
+    for entry in found.entries:
+        for sample in range(6):
+            path = picture(tmp_path, entry.method, entry.budget, sample)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.roll(noise, entry.budget + sample, axis=0)).save(path, compress_level=0)
+    assert len(page(found, tmp_path)) < 5_000_000
+
+
+def test_the_headline_is_true_whoever_wins():
+    def titled(better):
+        found = comparison(methods=("uniform", "budcache"))
+        entries = [
+            entry.model_copy(update={"values": {**entry.values, "psnr": tuple(value + better for value in row)}})
+            if entry.method == "budcache" and (row := entry.values["psnr"])
+            else entry
+            for entry in found.entries
+        ]
+        return headline(found.model_copy(update={"entries": tuple(entries)}))
+
+    assert re.search(r"With 5 instead of 12 model calls budcache reaches PSNR \d\d\.\d dB", titled(0))
+    assert "better than the best of the others (uniform)" in titled(0)
+    assert "worse than the best of the others (uniform)" in titled(-20)
+
+
+def test_without_ours_there_is_still_a_page(tmp_path):
+    found = comparison(methods=("uniform", "teacache"))
+    text = page(found, tmp_path)
+    assert "2 methods at 3, 5 of 12 calls." in text
+    assert "budcache.applied" not in text
