@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import sys
@@ -23,11 +22,12 @@ from budcache.api import search_in_full
 from budcache.compare import Comparison, compare
 from budcache.files import write_json
 from budcache.prompts import read_prompts
+from budcache.report import page
 from budcache.search import STRATEGIES, Evaluated
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the judge that all benchmarks share
 
-from judging import Judge  # noqa: E402
+from judging import Judge
 
 RUNGS = (5, 6, 7, 8, 9, 10)  # that our one search is made for, so that all experiments can share it
 LPIPS_WEIGHTS = "checkpoints/alexnet-owt-7be5be79.pth"
@@ -195,6 +195,17 @@ class Lab:
             "budcache": self.ours().ladder,
         }
 
+    def refined(self, name: str, policy: Policy, refine: Callable[[Ladder], Ladder]) -> tuple[Policy, float]:
+        """A policy that has been fitted or aligned, and the seconds that it took; made once."""
+        file = self.folder / f"{slug(name)}-{short([self.args.model, self.call, policy.model_dump(mode='json')])}.json"
+        if not file.exists():
+            self.say(f"refining: {name}")
+            begin = time.perf_counter()
+            rung = refine(Ladder.of([policy])).rungs[0].model_dump(mode="json", exclude_none=True)
+            write_json(file, {"policy": rung, "seconds": time.perf_counter() - begin})
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return Policy.model_validate(data["policy"]), data["seconds"]
+
     # Measuring
 
     def compare(
@@ -206,30 +217,35 @@ class Lab:
         *,
         pipe: Any = None,
         prompts: Sequence[str] = (),
-        **options: Any,
+        **call: Any,
     ) -> Comparison:
-        """`budcache.compare` in a folder of its own; policies are used as they are, wherever they were made."""
-        pipe, given = self.pipe if pipe is None else pipe, {**self.call, **options}
+        """`budcache.compare` in a folder of its own, with a page; policies are used wherever they were made."""
+        pipe, given = self.pipe if pipe is None else pipe, {**self.call, **call}
         bare = {
-            name: Ladder.of([rung.model_copy(update={"origin": None}) for rung in ladder])
-            for name, ladder in policies.items()
+            title: Ladder.of([rung.model_copy(update={"origin": None}) for rung in ladder])
+            for title, ladder in policies.items()
         }
         tuning = self.calibration[: 1 if self.quick else self.args.tuning]
         measured = list(prompts or self.evaluation)
         facts = [self.args.model, type(pipe.scheduler).__name__, self.steps, measured, tuning, self.metrics, given]
+        folder = self.folder / f"{slug(name)}-{short(facts)}"
         self.say(f"comparing: {name}")
-        return compare(
+        found = compare(
             pipe,
-            **{"steps": self.steps, **given},
+            steps=self.steps,
             budgets=budgets,
             prompts=measured,
             calibration=tuning,
-            folder=self.folder / f"{slug(name)}-{short(facts)}",
+            folder=folder,
             methods=methods,
             metrics=self.metrics,
             policies=bare,
             batch=min(self.args.batch, len(tuning)),
+            **given,
         )
+        found.save(folder / "comparison.json")
+        page.write(found, folder, folder / "comparison.html")
+        return found
 
     def judge(self, steps: int | None = None, prompts: Sequence[str] = ()) -> Judge:
         """PSNR and SSIM to the full run of so many steps."""
@@ -294,18 +310,3 @@ def _read(file: Path) -> Kept:
     data = json.loads(file.read_text(encoding="utf-8"))
     history = [Evaluated(budcache.Mask.parse(mask), *rest) for mask, *rest in data.pop("history")]
     return Kept(ladder=Ladder.model_validate(data.pop("ladder")), history=history, **data)
-
-
-@contextlib.contextmanager
-def scheduled(pipe: Any, scheduler: Any) -> Any:
-    """Let a pipeline run with another solver for a while."""
-    own, pipe.scheduler = pipe.scheduler, scheduler
-    try:
-        yield pipe
-    finally:
-        pipe.scheduler = own
-
-
-def single(policy: Policy) -> Ladder:
-    """A ladder of one rung."""
-    return Ladder.of([policy])

@@ -1,7 +1,7 @@
 """Figures that the paper prints, by case and method; every table says where it is from.
 
-Methods and metrics have budcache's names: "authors" is the paper's own BudCache. Calls that the paper does not print are
-left out; those of its main table follow from latencies of about 0.23 s a call.
+Methods and metrics have budcache's names: "authors" is the paper's own BudCache. The paper prints latencies; calls
+follow from them at about 0.23 s a call.
 """
 
 from __future__ import annotations

@@ -93,6 +93,7 @@ class Calibration:
         objective: the loss of one run's final latents against the teacher's.
         state_memory: bytes that may be spent on remembered states; 0 remembers none. The losses are the same.
         teacher_sigmas: levels of another teacher, finer than the full run (F7); None is the full run itself.
+        spent: sample-calls that were needed before, to be counted with the others.
 
     Attributes:
         calls: sample-calls so far: model evaluations times samples, the teacher's included.
@@ -105,10 +106,11 @@ class Calibration:
         objective: Objective = latent_mse,
         state_memory: int = 2_000_000_000,
         teacher_sigmas: Tensor | None = None,
+        spent: int = 0,
     ) -> None:
         if not runs:
             raise SearchError("there is nothing to calibrate on. Give at least one prompt.")
-        self.runs, self.objective = list(runs), objective
+        self.runs, self.objective, self._spent = list(runs), objective, spent
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]
         self._tree: Tree[State] = Tree(state_memory)
@@ -117,7 +119,8 @@ class Calibration:
     @property
     def calls(self) -> int:
         """Model evaluations times samples; an objective that needs some of its own says how many in `calls`."""
-        return sum(run.calls * len(run.noise) for run in self.runs) + int(getattr(self.objective, "calls", 0))
+        of_objective = int(getattr(self.objective, "calls", 0))
+        return self._spent + sum(run.calls * len(run.noise) for run in self.runs) + of_objective
 
     @property
     def samples(self) -> int:
@@ -140,11 +143,12 @@ class Calibration:
         """The final latents of every run under a mask with blend weights and noise levels, as it will be served."""
         if weights is None and sigmas is None:
             return [self._roll(number, mask)[-1] for number in range(len(self.runs))]
-        levels = None if sigmas is None else torch.tensor(sigmas)
-        return [
-            rollout(run, run.noise, run.sigmas if levels is None else levels, mask, run.solver(levels), weights)
-            for run in self.runs
-        ]
+        finals = []
+        for run in self.runs:
+            levels = None if sigmas is None else torch.tensor(sigmas, dtype=run.sigmas.dtype)
+            own = run.sigmas if levels is None else levels
+            finals.append(rollout(run, run.noise, own, mask, run.solver(levels), weights))
+        return finals
 
     def loss(self, finals: Sequence[Tensor]) -> float:
         """The mean loss of final latents, one for each run, however they came about."""
@@ -166,10 +170,14 @@ class Calibration:
             )
         return loss
 
-    def score(self, mask: Mask) -> Score:
-        """Roll a mask on all samples and compare with the teacher."""
+    def check(self, mask: Mask) -> None:
+        """Refuse a mask of another length."""
         if len(mask) != self.steps:
             raise SearchError(f"the mask has {len(mask)} steps, but the runs have {self.steps}.")
+
+    def score(self, mask: Mask) -> Score:
+        """Roll a mask on all samples and compare with the teacher."""
+        self.check(mask)
         last = mask.computed[-1]
         rolled = [self._roll(number, mask) for number in range(len(self.runs))]
         errors = [
@@ -182,6 +190,12 @@ class Calibration:
     def _teach(self, run: Run, finer: Tensor | None) -> list[Tensor]:
         """The teacher's states at every step of the run, and at the end."""
         levels = run.sigmas if finer is None else finer
+        if abs(float(levels[0] - run.sigmas[0])) > 1e-3 * float(levels[0]):
+            raise SearchError(
+                f"a teacher of {len(levels) - 1} steps begins at the noise level {float(levels[0]):g}, the run of "
+                f"{self.steps} steps at {float(run.sigmas[0]):g}, so it cannot teach it. Leave teacher_steps out, or "
+                'give the scheduler timestep_spacing="trailing".'
+            )
         solver = run.solver(finer)
         state, states = State(run.noise), [run.noise]
         for _ in range(len(levels) - 1):

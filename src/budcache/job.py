@@ -63,15 +63,17 @@ class Job:
                 objective = _PixelError(
                     self.pipe, self.steps, {id(run): part for run, part in zip(runs, parts, strict=True)}
                 )
+            finer = self.finer_sigmas(samples[0])
             yield Calibration(
                 runs,
                 objective=objective,
                 state_memory=self.state_memory,
-                teacher_sigmas=self.finer_sigmas(samples[0]),
+                teacher_sigmas=finer,
+                spent=0 if finer is None else 1,
             )
 
     def finer_sigmas(self, sample: Mapping[str, Any]) -> Tensor | None:
-        """The pipeline's own levels for a finer teacher, if there is to be one."""
+        """The pipeline's own levels for a finer teacher, if there is to be one; to open the pipeline costs a call."""
         from budcache.pipeline import PipelineModel
 
         if self.teacher_steps is None or self.teacher_steps == self.steps:

@@ -54,6 +54,9 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a", encoding="utf-8")
             _lock(self._file, self)
+            if self.path.stat().st_size != len(data):  # written to between our reading and our lock
+                self._file.close()
+                raise self.in_use()
             if not whole:
                 self._file.truncate(0)
                 self.write(json.loads(first))
@@ -79,6 +82,12 @@ class Journal:
         """The error for a line that is whole but makes no sense."""
         return SearchError(
             f"the {self.kind} {self.path} has a line that cannot be used: {quote(entry)}. Remove the line or the file."
+        )
+
+    def in_use(self) -> SearchError:
+        """The error for a file that another process writes to."""
+        return SearchError(
+            f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another --{self.kind}."
         )
 
     def _parsed(self, line: str) -> dict[str, Any]:
@@ -129,9 +138,6 @@ def _lock(file: Any, journal: Journal) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise SearchError(
-            f"the {journal.kind} {journal.path} is in use by another process. Wait for it, or choose another "
-            f"--{journal.kind}."
-        ) from None
+        raise journal.in_use() from None
     except OSError:  # a file system without locks
         return

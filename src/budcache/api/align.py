@@ -118,14 +118,14 @@ class _Alignment:
         from budcache.refine import align as by_gradient
 
         rung, before = self.rung, Candidate.of(self.rung)
-        known = (
-            [] if journal is None else [_update(entry) for entry in journal.entries if entry["budget"] == rung.budget]
-        )
+        known, self.calls = ([], 0) if journal is None else _known(journal, rung.budget)
         self.levels = self.job.finer_sigmas(self.samples[0])
+        self.calls += self.levels is not None  # to open the pipeline costs a call
 
         def kept(update: Update) -> None:
             if journal is not None:
-                journal.write({"budget": rung.budget, "calls": self.calls, **asdict(update)})
+                calls = self.calls + judge.calls
+                journal.write({"budget": rung.budget, "calls": calls, **asdict(update)})
             if watch is not None:
                 watch(update)
 
@@ -143,7 +143,7 @@ class _Alignment:
         how = "align" if rung.weights is None else "align, joint"
         if found == before:
             how += ", kept as it was"
-        return refined(rung, found, how, len(self.samples), self.calls, quality)
+        return refined(rung, found, how, len(self.samples), self.calls, quality, self.job.teacher_steps)
 
     @contextmanager
     def _lesson(self, number: int) -> Iterator[Lesson]:
@@ -171,6 +171,19 @@ class _Alignment:
 
 def _candidate(rung: Policy, learned: Learned) -> Candidate:
     return Candidate(rung.mask, learned.weights, learned.sigmas)
+
+
+def _known(journal: Journal, budget: int) -> tuple[list[Update], int]:
+    """The updates that earlier runs have written down for a budget, and the sample-calls that they spent."""
+    updates, calls = [], 0
+    for entry in journal.entries:
+        try:
+            if entry["budget"] == budget:
+                updates.append(_update(entry))
+                calls = int(entry["calls"])
+        except (ValueError, TypeError, KeyError):
+            raise journal.spoilt(entry) from None
+    return updates, calls
 
 
 def _update(entry: Mapping[str, Any]) -> Update:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from budcache.api.select import Candidate, best, fits
 from budcache.errors import SearchError
 from budcache.job import Job, split, take_samples
-from budcache.policy import Ladder, Policy, Quality, Refined
+from budcache.policy import Ladder, Origin, Policy, Quality, Refined
 
 if TYPE_CHECKING:
     from budcache.refine import Target
@@ -77,22 +77,33 @@ def fit(
             found = best(judge.calibration, [before, found])  # never worse than it was, weights or not
             quality = judge.quality(before), judge.quality(found)
             how = "fit" if found != before else "fit, kept as it was"
-            rungs.append(refined(rung, found, how, len(given), known.calls + judge.calls - spent, quality))
+            calls = known.calls + judge.calls - spent
+            rungs.append(refined(rung, found, how, len(given), calls, quality, teacher_steps))
             if watch is not None:
                 watch(rungs[-1])
     return Ladder.of(rungs)
 
 
 def refined(
-    rung: Policy, found: Candidate, how: str, prompts: int, calls: int, quality: tuple[Quality, Quality]
+    rung: Policy,
+    found: Candidate,
+    how: str,
+    prompts: int,
+    calls: int,
+    quality: tuple[Quality, Quality],
+    teacher_steps: int | None,
 ) -> Policy:
     """A policy with what was found for it, and a line on how that came about; its quality before and after."""
+    origin = rung.origin
+    if teacher_steps != (origin and origin.teacher_steps):  # what the quality refers to
+        origin = (origin or Origin()).model_copy(update={"teacher_steps": teacher_steps})
     line = Refined(how=how, prompts=prompts, calls=calls, gain=gain(*quality))
     kept = {"calibration_loss": rung.quality.calibration_loss if rung.quality else None}
     return rung.model_copy(
         update={
             "weights": found.weights,
             "sigmas": found.sigmas,
+            "origin": origin,
             "quality": quality[1].model_copy(update=kept),
             "refined": (*rung.refined, line),
         }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -38,6 +38,7 @@ from budcache.cli.common import (
 )
 from budcache.cli.search import parse_budgets
 from budcache.errors import PipelineError, PolicyError, SearchError
+from budcache.files import quote
 from budcache.policy import Ladder, Policy
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ Selection = Annotated[int | None, typer.Option(min=1, help="Samples kept for cho
 Teacher = Annotated[int | None, typer.Option(min=1, help="Steps of the teacher; default: those of the file.")]
 Plot = Annotated[Path | None, typer.Option(help="Also draw what was learned, as PNG.")]
 PAPER_PROMPTS = 100
+N = TypeVar("N", int, float)
 
 
 @command
@@ -84,8 +86,7 @@ def fit(
     """Fit the reuse of masks in closed form: blends of past outputs instead of repeats of the last one."""
     from budcache.report import plots
 
-    blends = [int(value) for value in _numbers(outputs, "--outputs")]
-    pulls = _numbers(ridges, "--ridges")
+    blends, pulls = _numbers(outputs, "--outputs", int), _numbers(ridges, "--ridges", float)
     work = _Work(ladder, model, out_path, budgets, "fit", as_json)
     texts = calibration_prompts(work.model, prompt or [], prompts)
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
@@ -233,8 +234,8 @@ def _refusals(pipe: Any) -> Iterator[None]:
         raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
 
 
-def _numbers(text: str, option: str) -> list[float]:
+def _numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:
     try:
-        return [float(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise SearchError(f"{option} {text!r} cannot be read. Write numbers with commas between them.") from None
+        raise SearchError(f"{option} {quote(text)} cannot be read. Write numbers with commas between them.") from None

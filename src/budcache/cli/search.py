@@ -121,6 +121,7 @@ def search(
         except (ValueError, TypeError, RuntimeError) as error:  # the pipeline's own refusals
             raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
     seconds = time.perf_counter() - begin
+    stopped = result.found.stopped or (result.fitted.stopped if result.fitted else None)
     result.ladder.save(out_path)
     if as_json:
         facts: dict[str, Any] = {
@@ -129,13 +130,13 @@ def search(
             "calls": result.calls,
             "seconds": seconds,
         }
-        print(json.dumps(facts | {"stopped": result.found.stopped, "budgets": result.ladder.budgets}))
+        print(json.dumps(facts | {"stopped": stopped, "budgets": result.ladder.budgets}))
         return
     from budcache.report.text import describe
 
     out.print(describe(result.ladder))
-    if result.found.stopped is not None:
-        out.print(f"stopped early at the {result.found.stopped}")
+    if stopped is not None:
+        out.print(f"stopped early at the {stopped}")
     say(f"\n{out_path}  {result.calls} sample-calls, {seconds:.1f} s; history in {kept}")
     say(f"  budcache generate {model} --policy {out_path} --budget {result.ladder.budgets[-1]} --prompt ...")
 

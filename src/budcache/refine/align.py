@@ -118,8 +118,8 @@ def align(
             loss = lesson.loss(student(lesson.run, mask, sigmas, weights))
             if not torch.isfinite(loss):
                 raise SearchError(
-                    f"the loss of update {number} is {float(loss.detach())}. Use a smaller learning rate than {rate:g}, or "
-                    "float32 or bfloat16 for the model."
+                    f"the loss of update {number} is {float(loss.detach())}. Use a smaller learning rate than "
+                    f"{rate:g}, or float32 or bfloat16 for the model."
                 )
             loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -209,6 +209,8 @@ class _Again(torch.autograd.Function):
         ]
         with torch.enable_grad():
             v = ctx.call(x, sigma)
+        if not v.requires_grad:  # a pipeline that takes the time as a bare number, at a point that is fixed
+            return None, None, None
         found = iter(torch.autograd.grad(v, wanted, gradient, allow_unused=True))
         by_x, by_sigma = (next(found) if need else None for need in ctx.needs_input_grad[1:])
         return None, by_x, by_sigma

@@ -22,6 +22,7 @@ from torch import Tensor
 from budcache.calibration import Calibration, Tree, arrival
 from budcache.errors import SearchError
 from budcache.mask import Mask
+from budcache.policy import MAX_BLEND
 from budcache.rollout import State, blend
 from budcache.score import Score
 
@@ -62,6 +63,8 @@ class Fitted:
     ) -> None:
         if outputs < 1 or not ridge >= 0:
             raise SearchError(f"a fit blends at least 1 output with a ridge of at least 0, got {outputs} and {ridge}.")
+        if outputs > MAX_BLEND:
+            raise SearchError(f"a policy blends {MAX_BLEND} outputs at most, got {outputs}. Three are enough.")
         if target not in ("next", "final"):
             raise SearchError(f"there is no target {target!r}. Use 'next' or 'final'.")
         self.calibration, self.outputs, self.ridge = calibration, outputs, ridge
@@ -86,6 +89,7 @@ class Fitted:
 
     def _walk(self, mask: Mask) -> tuple[list[State], Rows]:
         """The runs at the mask's last computed step, its output at hand, and the rows of the stretches before it."""
+        self.calibration.check(mask)
         computed = mask.computed
         known, found = len(computed), None
         while known and (found := self._tree.get(computed[:known])) is None:

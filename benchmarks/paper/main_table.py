@@ -1,0 +1,82 @@
+"""The main table: every method at the same numbers of model calls, with latency, speed-up and fidelity to the full run.
+
+The paper compares on FLUX.1-dev and on Wan2.1 at the settings of each method's authors. Here every method is brought to
+exactly the same budgets, which is what the paper's text argues from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common import Lab
+from published import MAIN, MAIN_SOURCE, WAN, WAN_SOURCE, Cases
+from telling import WHO, Case, Claim, beats, better, left_out, mean, side_by_side, span
+
+from budcache.compare import Comparison
+
+HEURISTICS = ("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    lab = Lab("main_table", __doc__ or "", argv, budgets=((8, 9, 10), (3, 4)))
+    found = lab.compare("main", lab.budgets, ("fewer-steps", "uniform", *HEURISTICS), lab.policies())
+    cases = {f"{budget} calls": (found, budget) for budget in lab.budgets}
+    video = type(lab.pipe).__name__.startswith("Wan")
+    source, printed = (WAN_SOURCE, wan(lab.budgets)) if video else (MAIN_SOURCE, MAIN)
+    claims = [claim for who in WHO for claim in about(who, cases, source.split(":")[0], printed)]
+    text = "At equal calls budcache is nearer to the full run than the published search"
+    ahead = beats(cases, "budcache", ["authors"], "ours", text)
+    table = side_by_side(f"Every method at equal calls; beside it {source}", cases, printed, head="budget")
+    lab.report([table], [*claims, ahead], left_out([found]))
+
+
+def about(who: str, cases: dict[str, Case], source: str, printed: Cases) -> list[Claim]:
+    """What the paper says of its method, asked of one of ours."""
+    name, (found, low), high = WHO[who], next(iter(cases.values())), max(budget for _, budget in cases.values())
+    claims = [
+        beats(cases, who, HEURISTICS, source, f"At equal calls {name} is nearer to the full run than every heuristic"),
+        cheaper(found, who, low, high, source),
+    ]
+    exact = {case: set(entry.calls) == {b} for case, (_, b) in cases.items() if (entry := found.entry(who, b))}
+    ranges = [f"{e.title} {span(e.calls, 0)}" for _, b in cases.values() for e in found.at(b) if len(set(e.calls)) > 1]
+    claims.append(
+        Claim(
+            "Section 1",
+            f"{name.capitalize()} makes the same number of calls for every input, where thresholds do not",
+            {**exact, "some threshold varies": bool(ranges)},
+            f"over the prompts vary: {', '.join(ranges) or 'none'}",
+        )
+    )
+    speeds = {case: row["authors"]["speedup"] for case, row in printed.items() if "speedup" in row.get("authors", {})}
+    ours = {case: e.speedup for case in speeds if case in cases and (e := found.entry(who, cases[case][1]))}
+    claims.append(
+        Claim(
+            source,
+            f"{name.capitalize()} is faster by at least nine tenths of the printed factor",
+            {case: speed >= 0.9 * speeds[case] for case, speed in ours.items()},
+            ", ".join(f"{case}: {speed:.2f}x, printed {speeds[case]:.2f}x" for case, speed in ours.items()),
+        )
+    )
+    return claims
+
+
+def cheaper(found: Comparison, who: str, low: int, high: int, source: str) -> Claim:
+    """Fewer calls of one method against more of TeaCache's."""
+    mine, other = found.entry(who, low), found.entry("teacache", high)
+    cases, numbers = dict[str, bool](), ""
+    if mine and other:
+        cases = {measure.title: better(mine, other, measure) for measure in found.measures}
+        first = found.measures[0]
+        numbers = f"{first.title} {first.written(mean(mine, first))} against {first.written(mean(other, first))}"
+    return Claim(source, f"{WHO[who].capitalize()} at {low} calls is better than TeaCache at {high}", cases, numbers)
+
+
+def wan(budgets: Sequence[int]) -> Cases:
+    """The paper's table of videos: its method takes fewer calls than TeaCache there."""
+    cases: Cases = {f"{budgets[0]} calls": {"authors": WAN["authors"]}}
+    cases.setdefault(f"{budgets[-1]} calls", {})["teacache"] = WAN["teacache"]
+    return cases
+
+
+if __name__ == "__main__":
+    main()

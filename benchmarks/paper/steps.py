@@ -1,0 +1,77 @@
+"""How many steps K to spread a fixed number of calls over.
+
+More steps follow the solution more closely, but more of them have to be reused. So quality is measured against a run of
+very many steps (`--exact`), and beside it against the full run of K steps that a policy imitates.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from common import Lab
+from published import STEPS_BEST, STEPS_SOURCE
+from telling import Claim, Table
+
+from budcache import Mask, Policy
+from budcache.report import plots
+
+NAMES = {"published": "published search, light", "plain": "budcache, plain reuse", "ours": "budcache"}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    lab = Lab("steps", __doc__ or "", argv, budgets=((10,), (3,)), more=options)
+    budget, exact = lab.budgets[0], 16 if lab.quick else lab.args.exact
+    counts = [3, 5, 8] if lab.quick else sorted({budget, *lab.args.counts})
+    truth, learned = lab.judge(exact), lab.calibration[: lab.args.few]
+    curves: dict[str, dict[int, float]] = {name: {} for name in ("full run of K steps", *NAMES.values())}
+    imitated = []
+    for steps in counts:
+        full = Policy(mask=Mask.full(steps))
+        policies = dict.fromkeys(NAMES, full)
+        if steps > budget:
+            few = {"budgets": [budget], "prompts": learned, "steps": steps, "name": "ours-k"}
+            policies["published"] = lab.published(budget, "r1-sa20", steps=steps).ladder[budget]
+            policies["plain"] = lab.ours(fit=False, **few).ladder[budget]
+            policies["ours"] = lab.ours(**few).ladder[budget]
+        own = lab.judge(steps)
+        curves["full run of K steps"][steps] = truth(full)["psnr"]
+        for name, policy in policies.items():
+            curves[NAMES[name]][steps] = truth(policy)["psnr"]
+        imitated.append([steps, *(own(policy)["psnr"] for policy in policies.values())])
+    title = f"PSNR to a run of {exact} steps at {budget} calls; {STEPS_SOURCE} has its top at {STEPS_BEST} steps"
+    exactly = [[steps, *(curve[steps] for curve in curves.values())] for steps in counts]
+    tables = [
+        Table(title, ["K", *curves], exactly),
+        Table(f"PSNR to the full run of K steps at {budget} calls", ["K", *NAMES.values()], imitated),
+    ]
+    claims = [peak(curves[name], name) for name in NAMES.values()]
+
+    def panel(axes: Any) -> None:
+        plots.quality(axes, curves, ours="budcache", label=f"PSNR to a run of {exact} steps (dB)")
+        axes.set_xlabel("steps K")
+
+    figure = plots.save(lab.folder / "steps.png", panel)
+    lab.report(tables, claims, figures=[figure])
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    counts = [14, 20, 28, 40, 50]
+    parser.add_argument("--counts", type=lambda text: [int(part) for part in text.split(",")], default=counts)
+    parser.add_argument("--exact", type=int, default=200, help="steps of the run that stands for the exact solution")
+    parser.add_argument("--few", type=int, default=8, help="prompts that our search learns on, for each K")
+
+
+def peak(curve: dict[int, float], name: str) -> Claim:
+    """The curve is said to be an inverted U with its top at 30 steps."""
+    counts, top = list(curve), max(curve, key=lambda steps: curve[steps])
+    near = min(counts, key=lambda steps: abs(steps - STEPS_BEST))
+    cases = {"its top is inside the range": top not in (counts[0], counts[-1])}
+    cases[f"it is at {near}, the nearest to {STEPS_BEST}"] = top == near
+    numbers = ", ".join(f"K = {steps}: {value:.2f} dB" for steps, value in curve.items())
+    return Claim("Figure 7", f"Quality over K ({name}) is an inverted U with its top near {STEPS_BEST}", cases, numbers)
+
+
+if __name__ == "__main__":
+    main()
