@@ -292,6 +292,61 @@ def test_a_mask_of_another_length_is_refused(steps):
         Calibration([Toy()]).score(Mask.full(steps))
 
 
+# A finer teacher (F7)
+
+
+@kinds
+@each_solver
+@pytest.mark.parametrize("times", [2, 5])
+def test_a_finer_teacher_passes_exactly_through_the_levels_that_it_shares(kind, solver, times):
+    run, finer = kind(2, 3, solver), kind(2, 3, solver, steps=STEPS * times)
+    torch.testing.assert_close(finer.sigmas[::times], run.sigmas, rtol=0, atol=1e-7)  # but for rounding
+    calibration = Calibration([run], teacher_sigmas=finer.sigmas)
+    state, states = State(finer.noise), [finer.noise]
+    for _ in range(STEPS * times):
+        state = advance(finer, state, finer.sigmas, True, solver)
+        states.append(state.x)
+    assert all(map(torch.equal, calibration.trajectory(0), states[::times]))
+    assert len(calibration.trajectory(0)) == STEPS + 1
+    assert torch.equal(calibration.teacher(0), states[-1])
+    assert calibration.calls == 2 * STEPS * times
+    # What is scored is still the run of K steps: even in full it is not the teacher.
+    loss = calibration.score(Mask.full(STEPS)).loss
+    assert loss == (calibration.finals(Mask.full(STEPS))[0].double() - states[-1].double()).square().mean().item() > 0
+
+
+def test_between_its_levels_a_finer_teacher_goes_straight():
+    run, finer = Toy(2), static_shift(plain(10), 2.0)
+    calibration = Calibration([run], teacher_sigmas=finer)
+    state, states = State(run.noise), [run.noise]
+    for _ in range(10):
+        state = advance(run, state, finer, True)
+        states.append(state.x)
+    for k in range(1, STEPS):
+        before = int((finer > run.sigmas[k]).sum()) - 1
+        part = float((run.sigmas[k] - finer[before]) / (finer[before + 1] - finer[before]))
+        between = torch.lerp(states[before].double(), states[before + 1].double(), part).float()
+        torch.testing.assert_close(calibration.trajectory(0)[k], between)
+    assert torch.equal(calibration.trajectory(0)[0], run.noise)
+    assert torch.equal(calibration.teacher(0), states[-1])
+
+
+def test_a_teacher_that_begins_elsewhere_is_refused():
+    with pytest.raises(
+        SearchError, match=r"a teacher of 20 steps begins at the noise level 0\.9, the run of 7 steps at 1"
+    ):
+        Calibration([Toy()], teacher_sigmas=0.9 * plain(20))
+
+
+def test_levels_of_ones_own_are_followed_to_the_last_bit():
+    run = Toy(2)
+    run.noise, run.sigmas = run.noise.double(), run.sigmas.double()
+    levels = tuple((run.sigmas**1.1).tolist())
+    (end,) = Calibration([run]).finals(Mask.parse("1101010"), None, levels)
+    expected = rollout(run, run.noise, torch.tensor(levels, dtype=torch.float64), Mask.parse("1101010"))
+    assert torch.equal(end, expected)
+
+
 # Real pipelines, through the seam.
 
 

@@ -111,7 +111,7 @@ def test_search_writes_a_ladder_and_its_history(searched, model):
         (line,) = [line for line in done.stdout.splitlines() if strip in line]
         assert line.split()[0] == str(rung.budget)
         assert f"{rung.quality.psnr:.1f}" in line
-        assert ("blend of" in line) == (rung.weights is not None)
+        assert ("blend" in line) == (rung.weights is not None)
     assert f"found.json  {ladder.rungs[0].origin.calls} sample-calls" in done.stdout
     assert f"budcache generate {model} --policy found.json --budget 5" in done.stdout
     assert done.stderr == ""

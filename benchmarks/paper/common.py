@@ -17,7 +17,7 @@ from published import PROMPTS
 from telling import Claim, Table
 
 import budcache
-from budcache import Ladder, Policy, models
+from budcache import Ladder, Policy, Refined, models
 from budcache.api import search_in_full
 from budcache.compare import Comparison, compare
 from budcache.files import write_json
@@ -92,7 +92,7 @@ class Lab:
         more(parser)
         self.name, self.about, self.args = name, about, (args := parser.parse_args(argv))
         torch.set_num_threads(args.threads)
-        self.quick, self.begin = args.quick, time.perf_counter()
+        self.quick, self.begin, self.said = args.quick, time.perf_counter(), ""
         self.steps: int = args.steps or steps[self.quick]
         self.budgets: list[int] = args.budgets or list(budgets[self.quick])
         self.folder: Path = args.folder or Path("out") / ("paper-quick" if self.quick else "paper") / name
@@ -124,8 +124,11 @@ class Lab:
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
-    def say(self, text: str) -> None:
-        """Tell whoever waits."""
+    def say(self, text: str, again: bool = True) -> None:
+        """Tell whoever waits; the same thing twice only where that is news."""
+        said, self.said = self.said, text
+        if text == said and not again:
+            return
         print(f"{time.perf_counter() - self.begin:6.0f} s  {text}", file=sys.stderr, flush=True)
 
     # Searches, each made once for all experiments
@@ -195,14 +198,16 @@ class Lab:
             "budcache": self.ours().ladder,
         }
 
-    def refined(self, name: str, policy: Policy, refine: Callable[[Ladder], Ladder]) -> tuple[Policy, float]:
-        """A policy that has been fitted or aligned, and the seconds that it took; made once."""
+    def refined(self, name: str, policy: Policy, refine: Callable[[Ladder, Path], Ladder]) -> tuple[Policy, float]:
+        """A policy that has been fitted or aligned, and the seconds that it took; made once, with a ledger at hand."""
         file = self.folder / f"{slug(name)}-{short([self.args.model, self.call, policy.model_dump(mode='json')])}.json"
         if not file.exists():
             self.say(f"refining: {name}")
             begin = time.perf_counter()
-            rung = refine(Ladder.of([policy])).rungs[0].model_dump(mode="json", exclude_none=True)
-            write_json(file, {"policy": rung, "seconds": time.perf_counter() - begin})
+            file.parent.mkdir(parents=True, exist_ok=True)
+            found = refine(Ladder.of([labelled(policy)]), file.with_suffix(".ledger.jsonl")).rungs[0]
+            seconds = time.perf_counter() - begin
+            write_json(file, {"policy": found.model_dump(mode="json", exclude_none=True), "seconds": seconds})
         data = json.loads(file.read_text(encoding="utf-8"))
         return Policy.model_validate(data["policy"]), data["seconds"]
 
@@ -241,6 +246,7 @@ class Lab:
             metrics=self.metrics,
             policies=bare,
             batch=min(self.args.batch, len(tuning)),
+            watch=lambda progress: self.say(f"  {progress.text}", again=False),
             **given,
         )
         found.save(folder / "comparison.json")
@@ -249,7 +255,7 @@ class Lab:
 
     def judge(self, steps: int | None = None, prompts: Sequence[str] = ()) -> Judge:
         """PSNR and SSIM to the full run of so many steps."""
-        return Judge(self.pipe, list(prompts or self.evaluation), steps or self.steps, **self.call)
+        return _Judge(self.pipe, list(prompts or self.evaluation), steps or self.steps, **self.call)
 
     # Reporting
 
@@ -278,6 +284,16 @@ class Lab:
             print(f"- {line}")
         print(json.dumps(result))
         return result
+
+
+def labelled(policy: Policy) -> Policy:
+    """A policy that says it was searched: without any such line it cannot be dumped in part, to tell it from others."""
+    return policy if policy.refined else policy.model_copy(update={"refined": (Refined(how="search"),)})
+
+
+class _Judge(Judge):
+    def __call__(self, policy: Policy) -> dict[str, float]:
+        return super().__call__(labelled(policy))
 
 
 def usual_metrics() -> list[str]:

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ends = {start: landmarks(run) for start, run in found.items()}
         rows += [[name, start, *values] for start, values in ends.items()]
         claims += about(name, ends)
-    columns = ["search", "start", "masks scored", "loss at the start", "best after annealing", "best in the end"]
+    columns = ["search", "start", "new masks", "loss at the start", "best after annealing", "best in the end"]
     panels = [lambda axes, found=found, name=name: draw(axes, found, name) for name, found in runs.items()]
     figure = plots.save(lab.folder / "convergence.png", *panels)
     title = f"Two starts at {budget} calls; {CONVERGENCE_SOURCE} shows curves, not numbers"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from common import Lab
 from published import ALIGNMENT_SECONDS, ALIGNMENT_SOURCE, LOW, LOW_SOURCE
-from telling import Case, Claim, Table, beats, left_out, mean, side_by_side
+from telling import WHO, Case, Claim, Table, beats, left_out, mean, side_by_side
 
 import budcache
 from budcache import Ladder, Mask, Policy
@@ -35,8 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             costs.append([f"{budget} calls", name, line.calls, seconds, ALIGNMENT_SECONDS.get(budget), line.gain])
         cases[f"{budget} calls"] = lab.compare(f"low {budget}", [budget], ["fewer-steps"], policies), budget
     claims = [claim for name in (PUBLISHED, OURS) for claim in about(name, cases)]
-    published, seconds = lab.published(high).ladder[high], 0.0
-    aligned, seconds = align(lab, PUBLISHED, high, published)
+    aligned, seconds = align(lab, PUBLISHED, high, lab.published(high).ladder[high])
     costs.append([f"{high} calls", PUBLISHED, aligned.refined[-1].calls, seconds, None, aligned.refined[-1].gain])
     claims.append(limited(costs, high))
     columns = ["budget", "policy", "sample-calls", "seconds", "paper: seconds", "gain in dB"]
@@ -56,10 +56,8 @@ def align(lab: Lab, name: str, budget: int, policy: Policy) -> tuple[Policy, flo
     """Algorithm 3 on a policy; a short run is taught by the full one."""
     prompts = lab.calibration[: lab.args.align]
     finer = {"teacher_steps": lab.steps} if name == SHORT else {}
-    ledger = lab.folder / f"align-{name.replace(' ', '-')}-{budget}.ledger.jsonl"
-    lab.folder.mkdir(parents=True, exist_ok=True)
 
-    def refine(ladder: Ladder) -> Ladder:
+    def refine(ladder: Ladder, ledger: Path) -> Ladder:
         return budcache.align(lab.pipe, ladder, prompts=prompts, ledger=ledger, **finer, **lab.call)
 
     return lab.refined(f"align {name} {budget} on {len(prompts)}", policy, refine)
@@ -68,6 +66,7 @@ def align(lab: Lab, name: str, budget: int, policy: Policy) -> tuple[Policy, flo
 def about(name: str, cases: dict[str, Case]) -> list[Claim]:
     """What the paper says of its method at few calls, asked of one of ours."""
     plain, aligned, source = PLAIN[name], f"policy:{name}, aligned", "Table 4"
+    who = WHO[plain]
     rivals = [PLAIN[SHORT], f"policy:{SHORT}, aligned", plain]
     less, numbers = dict[str, bool](), list[str]()
     for case, (found, budget) in cases.items():
@@ -78,9 +77,9 @@ def about(name: str, cases: dict[str, Case]) -> list[Claim]:
             less[case] = (by_schedule < by_mask) == measure.higher
             numbers.append(f"{case}: {measure.title} {by_schedule:+.2f} against {by_mask:+.2f} {measure.unit}".rstrip())
     return [
-        beats(cases, plain, rivals[:1], source, f"Caching by {name} is better than naively taking fewer steps"),
-        Claim(source, f"Aligning a short schedule alone brings less than {name} does", less, ", ".join(numbers)),
-        beats(cases, aligned, rivals, source, f"The best of all is {name} with an aligned schedule"),
+        beats(cases, plain, rivals[:1], source, f"Caching by {who} is better than naively taking fewer steps"),
+        Claim(source, f"Aligning a short schedule alone brings less than {who} does", less, ", ".join(numbers)),
+        beats(cases, aligned, rivals, source, f"The best of all is {who} with an aligned schedule"),
     ]
 
 

@@ -42,7 +42,7 @@ def about(who: str, cases: dict[str, Case], source: str, printed: Cases) -> list
     claims.append(
         Claim(
             "Section 1",
-            f"{name.capitalize()} makes the same number of calls for every input, where thresholds do not",
+            f"Every input costs {name} the same number of calls, where thresholds vary",
             {**exact, "some threshold varies": bool(ranges)},
             f"over the prompts vary: {', '.join(ranges) or 'none'}",
         )
@@ -52,7 +52,7 @@ def about(who: str, cases: dict[str, Case], source: str, printed: Cases) -> list
     claims.append(
         Claim(
             source,
-            f"{name.capitalize()} is faster by at least nine tenths of the printed factor",
+            f"The speed-up of {name} is at least nine tenths of the printed one",
             {case: speed >= 0.9 * speeds[case] for case, speed in ours.items()},
             ", ".join(f"{case}: {speed:.2f}x, printed {speeds[case]:.2f}x" for case, speed in ours.items()),
         )
@@ -68,7 +68,7 @@ def cheaper(found: Comparison, who: str, low: int, high: int, source: str) -> Cl
         cases = {measure.title: better(mine, other, measure) for measure in found.measures}
         first = found.measures[0]
         numbers = f"{first.title} {first.written(mean(mine, first))} against {first.written(mean(other, first))}"
-    return Claim(source, f"{WHO[who].capitalize()} at {low} calls is better than TeaCache at {high}", cases, numbers)
+    return Claim(source, f"With {low} calls {WHO[who]} is better than TeaCache with {high}", cases, numbers)
 
 
 def wan(budgets: Sequence[int]) -> Cases:

@@ -60,7 +60,9 @@ def smaller(pipe: Any) -> Any:
     """The same pipeline without the last block of its transformer."""
     twin = copy.copy(pipe)
     twin.transformer = copy.deepcopy(pipe.transformer)
-    name = next(name for name in BLOCKS if len(getattr(twin.transformer, name, ())) > 1)
+    name = next((name for name in BLOCKS if len(getattr(twin.transformer, name, ())) > 1), None)
+    if name is None:
+        raise SystemExit("this model has no block to leave out. Give a larger one with --target.")
     setattr(twin.transformer, name, torch.nn.ModuleList(list(getattr(twin.transformer, name))[:-1]))
     return twin
 

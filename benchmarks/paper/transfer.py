@@ -91,7 +91,7 @@ def refitted(lab: Lab, name: str, policy: budcache.Policy) -> Ladder:
     found, _ = lab.refined(
         f"fit for {name}",
         bare,
-        lambda ladder: budcache.fit(lab.pipe, ladder, prompts=lab.calibration, batch=batch, **lab.call),
+        lambda ladder, _: budcache.fit(lab.pipe, ladder, prompts=lab.calibration, batch=batch, **lab.call),
     )
     return Ladder.of([found])
 

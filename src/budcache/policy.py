@@ -101,7 +101,7 @@ class Policy(Value):
     def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
         if not self.refined:
-            del data["refined"]
+            data.pop("refined", None)
         return data
 
     @field_validator("version")

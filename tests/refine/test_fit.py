@@ -1,40 +1,28 @@
-"""Fitting: the closed form does what it says."""
+"""Fitting: the closed form does what it says, and every search works with it."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toys import SOLVERS, STEPS, Toy, calibration
 
-from budcache import Mask, OutputReuse
-from budcache.calibration import Calibration
-from budcache.refine import fit
-from budcache.sigmas import plain, static_shift
-from budcache.solvers import Solver, dpmpp2m, euler, ipndm2
+from budcache import Mask, SearchError
+from budcache.calibration import Calibration, arrival
+from budcache.refine import Fitted, fit
+from budcache.rollout import State, advance
+from budcache.search import Anneal, LadderSearch, Polished, drive
+from budcache.solvers import euler, ipndm2
 
-STEPS = 12
 MASK = Mask.parse("110100100100")
+masks = st.text("01", min_size=STEPS - 1, max_size=STEPS - 1).map(lambda rest: Mask.parse("1" + rest))
+each_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
-class Toy(OutputReuse):
-    """A curved flow in a few dimensions, one sample or several."""
-
-    def __init__(self, seed: int, samples: int = 1, solver: Solver = euler) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        turn = torch.randn(6, 6, generator=torch.Generator().manual_seed(7), dtype=torch.float64) * 0.6
-        super().__init__(lambda x, sigma: torch.tanh(x @ turn * (1 + 2 * sigma)) - x * sigma)
-        self.noise = torch.randn(samples, 6, generator=generator, dtype=torch.float64)
-        self.sigmas = static_shift(plain(STEPS), 2.0).double()
-        self._solver = solver
-
-    def solver(self, sigmas: torch.Tensor | None = None) -> Solver:
-        return self._solver
-
-
-def calibration(seeds: range, solver: Solver = euler) -> Calibration:
-    return Calibration([Toy(seed, solver=solver) for seed in seeds])
-
-
-@pytest.mark.parametrize("solver", [euler, ipndm2, dpmpp2m])
+@each_solver
 def test_a_fitted_policy_is_nearer_to_the_teacher_on_samples_it_has_not_seen(solver):
     weights = fit(calibration(range(24), solver), MASK)
     unseen = calibration(range(100, 116), solver)
@@ -56,19 +44,50 @@ def test_rows_grow_with_the_outputs_there_are():
     assert [len(row) for row in rows] == [1, 2, 3, 3, 3]
 
 
-def test_a_strong_ridge_is_plain_reuse_and_a_weak_one_is_least_squares():
-    known = calibration(range(8))
-    for row in fit(known, MASK, ridge=1e9):
-        torch.testing.assert_close(torch.tensor(row), torch.eye(len(row))[0], atol=1e-6, rtol=0)
-    # At the first stretch there is one weight, and its least-squares value can be written down.
-    (first,), *_ = fit(known, MASK, ridge=0.0)
-    end = MASK.segments[0][1]
+def of_least_squares(known, end, target):
+    """The one weight of the stretch from the first step to `end` that brings it nearest to the teacher at `target`."""
     above = below = 0.0
     for number, run in enumerate(known.runs):
         move = (run.sigmas[end] - run.sigmas[0]) * run.field(run.noise, run.sigmas[0])
-        above += float((move * (known.trajectory(number)[end] - run.noise)).sum())
+        above += float((move * (known.trajectory(number)[target] - run.noise)).sum())
         below += float((move * move).sum())
-    assert first == pytest.approx(above / below)
+    return above / below
+
+
+def test_a_strong_ridge_is_plain_reuse_and_a_weak_one_is_least_squares():
+    known, mask = calibration(range(8)), Mask.parse("100010010000")
+    for row in fit(known, mask, ridge=1e9, balance=0):
+        torch.testing.assert_close(torch.tensor(row), torch.eye(len(row))[0], atol=1e-6, rtol=0)
+    (first,), *_ = fit(known, mask, ridge=0.0, balance=0)
+    assert first == pytest.approx(of_least_squares(known, 4, 4))
+    assert first != pytest.approx(1.0, abs=0.01)
+
+
+def test_the_other_target_is_the_final_latent_as_if_the_blend_were_kept_to_the_end():
+    known, mask = calibration(range(8)), Mask.parse("100010010000")
+    to_next, to_final = (fit(known, mask, ridge=0.0, balance=0, target=target) for target in ("next", "final"))
+    assert to_final[0][0] == pytest.approx(of_least_squares(known, STEPS, STEPS))
+    assert to_final[0] != pytest.approx(to_next[0])
+    alone = Mask.parse("1" + "0" * (STEPS - 1))  # where the next step is the end there is no difference
+    assert fit(known, alone, target="final") == fit(known, alone, target="next")
+
+
+def test_balance_lets_every_sample_count_by_its_own_measure():
+    """Least squares serves the few that stray far; balanced, the product of all errors is smaller."""
+    runs, mask = [Toy(seed) for seed in range(12)], Mask.parse("100000010000")
+    for run in runs[:2]:
+        run.noise = run.noise * 3
+    known, errors = Calibration(runs), {}
+    for balance in (0.0, 1.0):
+        weights = fit(known, mask, ridge=0.0, balance=balance)
+        states = [State(run.noise) for run in runs]
+        for k in range(7):
+            states = [
+                advance(run, s, run.sigmas, k == 0, run.solver(), weights) for run, s in zip(runs, states, strict=True)
+            ]
+        errors[balance] = [float((s.x - known.trajectory(i)[7]).square().mean()) for i, s in enumerate(states)]
+    assert sum(errors[0.0]) < sum(errors[1.0])
+    assert sum(map(math.log, errors[1.0])) < sum(map(math.log, errors[0.0]))
 
 
 def test_batches_and_single_samples_fit_the_same():
@@ -83,3 +102,110 @@ def test_batches_and_single_samples_fit_the_same():
 def test_the_full_mask_needs_no_blend():
     for row in fit(calibration(range(4)), Mask.full(STEPS)):
         torch.testing.assert_close(torch.tensor(row), torch.eye(len(row))[0], atol=1e-3, rtol=0)
+
+
+# The score of a mask is that of its fitted reuse.
+
+
+@each_solver
+@settings(max_examples=8)
+@given(asked=st.lists(masks, min_size=1, max_size=6), bound=st.integers(1, 4000))
+def test_scores_do_not_depend_on_what_is_remembered(solver, asked, bound):
+    known = Calibration([Toy(0, 2, solver), Toy(1, 1, solver)])
+    all_kept, some_kept, none_kept = (Fitted(known, state_memory=memory) for memory in (10**9, bound, 0))
+    for mask in asked:
+        score = none_kept.score(mask)
+        assert all_kept.score(mask) == score
+        assert some_kept.score(mask) == score
+        assert all_kept.weights(mask) == none_kept.weights(mask) == some_kept.weights(mask)
+        assert some_kept._tree.size <= bound
+
+
+@each_solver
+@pytest.mark.parametrize("target", ["next", "final"])
+@settings(max_examples=8)
+@given(mask=masks, outputs=st.integers(1, 4), balance=st.sampled_from([0.0, 1.0]))
+def test_the_loss_is_that_of_following_the_weights(solver, target, mask, outputs, balance):
+    known = Calibration([Toy(0, 2, solver), Toy(1, 1, solver)])
+    fitted = Fitted(known, outputs=outputs, balance=balance, target=target)
+    assert fitted.score(mask).loss == known.loss(known.finals(mask, fitted.weights(mask)))
+
+
+@each_solver
+@pytest.mark.parametrize("target", ["next", "final"])
+@settings(max_examples=5)
+@given(mask=masks.filter(lambda mask: not mask[STEPS - 1]))
+def test_arrivals_are_those_of_really_following_the_fitted_stretch(solver, target, mask):
+    known = Calibration([Toy(0, 2, solver), Toy(1, 1, solver)])
+    fitted, reached = Fitted(known, target=target), mask.computed[-1] + 1
+    arrivals = fitted.score(mask).arrivals
+    assert arrivals[:reached] == (None,) * reached
+    for step in range(reached, STEPS + 1):
+        # The stretch to a step is the one that is fitted where that step is the next to be computed.
+        there = mask if step == STEPS else Mask.of(STEPS, {*mask.computed, step})
+        rows, errors = fitted.weights(there)[: mask.budget], []
+        for number, run in enumerate(known.runs):
+            state = State(run.noise)
+            for k in range(step):
+                state = advance(run, state, run.sigmas, mask[k], solver, rows)
+            errors.append((state.x - known.trajectory(number)[step]).square().mean(1))
+        # Found from sums of products, so that squares of small differences keep only half their digits.
+        assert arrivals[step] == pytest.approx(arrival(torch.cat(errors)), rel=1e-6, abs=1e-14)
+
+
+@settings(max_examples=10)
+@given(asked=st.lists(masks, min_size=1, max_size=6))
+def test_with_memory_every_prefix_is_computed_once_and_without_every_call_is_made(asked):
+    for memory in (10**9, 0):
+        known = Calibration([Toy(0, 2), Toy(1, 1)])
+        fitted, before = Fitted(known, state_memory=memory), known.calls
+        for mask in asked:
+            fitted.score(mask)
+        prefixes = {mask.computed[:place] for mask in asked for place in range(1, mask.budget + 1)}
+        assert known.calls - before == 3 * (len(prefixes) if memory else sum(mask.budget for mask in asked))
+
+
+@pytest.mark.parametrize(
+    ("plan", "solver"),
+    [
+        *((LadderSearch(), solver) for solver in SOLVERS.values()),
+        (Anneal(12), euler),
+        (Polished(None, (MASK,)), ipndm2),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_every_search_works_with_fitted_reuse(plan, solver):
+    """Where plain reuse is scored, fitted reuse can be; and for the same mask it is the better."""
+    known = calibration(range(4), solver)
+    fitted = Fitted(known, state_memory=10**9)
+    found = drive(plan, lambda ask: fitted.score(ask.mask), steps=STEPS, budgets=[5])
+    (best,) = found.best(5)
+    loss = found.scores[best].loss
+    assert loss == min(step.loss for step in found.history if step.mask.budget == 5)
+    assert loss == known.loss(known.finals(best, fitted.weights(best)))
+    plain = drive(plan, lambda ask: known.score(ask.mask), steps=STEPS, budgets=[5])
+    assert loss < 0.5 * plain.scores[plain.best(5)[0]].loss
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"outputs": 0}, "at least 1 output"),
+        ({"outputs": 17}, "16 outputs at most, got 17"),
+        ({"ridge": -1e-3}, "ridge of at least 0"),
+        ({"ridge": math.nan}, "ridge of at least 0"),
+        ({"target": "last"}, "no target 'last'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_fitted_is_refused(options, says):
+    with pytest.raises(SearchError, match=says):
+        Fitted(calibration(range(1)), **options)
+
+
+@pytest.mark.parametrize("steps", [STEPS - 1, STEPS + 1])
+def test_a_mask_of_another_length_is_refused(steps):
+    fitted = Fitted(calibration(range(1)))
+    for action in (fitted.score, fitted.weights):
+        with pytest.raises(SearchError, match=f"the mask has {steps} steps, but the runs have {STEPS}"):
+            action(Mask.full(steps))

@@ -12,7 +12,16 @@ import pytest
 pytest.register_assert_rewrite("budcache.testing")
 
 from budcache import Mask  # noqa: E402
-from budcache.search import STRATEGIES, Ask, Exhaustive, LadderSearch, Polished, Space, drive  # noqa: E402
+from budcache.search import (  # noqa: E402
+    STRATEGIES,
+    Ask,
+    Exhaustive,
+    LadderSearch,
+    Polished,
+    RandomMasks,
+    Space,
+    drive,
+)
 from budcache.testing import StrategyContract, toy_score  # noqa: E402
 
 
@@ -28,6 +37,26 @@ class TestShipped(StrategyContract):
 
 class TestPolishedLadder(StrategyContract):
     strategy = Polished(LadderSearch(beam=2))
+
+
+class TestPolishedToTheTop(StrategyContract):
+    strategy = Polished(RandomMasks(3), window=8, rounds=None)
+
+
+class TestUnpolished(StrategyContract):
+    strategy = Polished(LadderSearch(), window=0)
+
+
+class FromUniform(Polished):
+    """A climb alone, from a start for every budget that is asked for."""
+
+    def propose(self, steps, budgets, rng):
+        starts = tuple(Mask.uniform(steps, budget) for budget in budgets)
+        return Polished(None, starts, self.window, self.rounds).propose(steps, budgets, rng)
+
+
+class TestPolishedStarts(StrategyContract):
+    strategy = FromUniform()
 
 
 class TestByMethod(StrategyContract):

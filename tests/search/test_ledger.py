@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 import sys
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from budcache import Mask, SearchError
+from budcache.score import Score
 from budcache.search import STRATEGIES, Anneal, Ask, Ledger, Limits, drive, read_history
 from budcache.testing import toy_score
 
@@ -349,6 +351,63 @@ def test_no_file_no_history(tmp_path):
         read_history(tmp_path / "none.jsonl")
     Ledger(tmp_path / "new.jsonl", SEARCH).close()
     assert read_history(tmp_path / "new.jsonl") == []
+
+
+def test_plain_and_fitted_scores_of_a_mask_are_kept_apart(path):
+    score, mask = toy_score(STEPS), Mask.uniform(STEPS, 3)
+    other = Score(0.25, score(Ask(mask, "")).arrivals)
+    for known in ([], [("plain", score(Ask(mask, ""))), ("fitted", other)]):
+        ledger = Ledger(path, SEARCH)
+        assert list(ledger.known.items()) == [((reuse, mask), found) for reuse, found in known]
+        plain = ledger.remembering(score, lambda: 3, "plain")
+        fitted = ledger.remembering(lambda ask: other, lambda: 5, "fitted")
+        assert (plain(Ask(mask, "")), fitted(Ask(mask, ""))) == (score(Ask(mask, "")), other)
+        ledger.close()
+    assert len(read_history(path)) == 2
+
+
+HOLDING = """
+import sys
+from budcache.search import Ledger
+ledger = Ledger(sys.argv[1], {"model": "toy"})
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no flock there")
+@pytest.mark.parametrize("ending", ["closed", "killed"])
+def test_a_ledger_that_another_process_writes_is_refused(path, ending):
+    path.parent.mkdir()
+    command = [sys.executable, "-c", HOLDING, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "held\n"
+            content = path.read_bytes()
+            with pytest.raises(SearchError, match=r"in use by another process\. Wait for it, or choose another --led"):
+                Ledger(path, {"model": "toy"})
+            assert path.read_bytes() == content
+        finally:
+            process.kill() if ending == "killed" else process.communicate("")
+    Ledger(path, {"model": "toy"}).close()
+
+
+def test_a_ledger_that_grew_while_it_was_read_is_refused(path, monkeypatch):
+    """The other process wrote and closed between our reading and our lock: its line must not be lost."""
+    search(path, STRATEGIES["uniform"])
+    stock = type(path).open
+
+    def after_another_line(self, mode="r", **more):
+        if mode == "a":
+            with stock(self, "a", encoding="utf-8") as file:
+                file.write(json.dumps(ENTRY) + "\n")
+        return stock(self, mode, **more)
+
+    path.write_bytes(path.read_bytes() + b'{"mask": "10010')  # cut, so that there is something to mend
+    monkeypatch.setattr(type(path), "open", after_another_line)
+    with pytest.raises(SearchError, match="in use by another process"):
+        Ledger(path, SEARCH)
+    assert path.read_text().endswith(json.dumps(ENTRY) + "\n")
 
 
 def test_what_the_ledger_knows_is_not_scored(path):

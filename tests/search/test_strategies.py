@@ -465,6 +465,33 @@ def test_polish_climbs_only_the_budgets_that_are_wanted():
     assert Polished(LadderSearch()).expected(10, (4, 6)) is None
 
 
+@given(st.integers(0, 10**6), st.integers(1, 3))
+def test_polish_begins_at_the_best_that_is_known_whoever_found_it(seed, window):
+    score, steps = drawn(seed), 9
+    starts = tuple(Space(steps, budget).random(Random(seed + budget)) for budget in (3, 4, 4, 5))
+    found = run(Polished(LadderSearch(), starts, window), steps, [3, 4, 5], score)
+    ladder = run(LadderSearch(), steps, [3, 4, 5], score)
+    known = found.history[: len(ladder.history) + len(starts)]
+    assert known[: len(ladder.history)] == ladder.history
+    assert [step.mask for step in known[len(ladder.history) :]] == list(starts)
+    assert {step.phase for step in known[len(ladder.history) :]} == {"start"}
+    for budget in (3, 4, 5):
+        best = min((step for step in known if step.mask.budget == budget), key=lambda step: step.loss)
+        first = next(step for step in found.history[len(known) :] if step.mask.budget == budget)
+        assert (first.phase, first.loss) == ("polish", best.loss)
+    assert Polished(LadderSearch(), starts, 0).expected(steps, (3, 4, 5)) == len(starts) + LadderSearch().expected(
+        steps, (3, 4, 5)
+    )
+
+
+def test_polish_without_a_limit_on_its_rounds_goes_to_the_top():
+    start, score = (Mask.of(12, range(5)),), toy_score(12)
+    found = run(Polished(None, start, 2, None), 12, [5], score)
+    (top,) = found.best(5)
+    assert all(score(Ask(mask, "")).loss >= score(Ask(top, "")).loss for mask in Space(12, 5).neighbours(top, 2))
+    assert lowest(run(Polished(None, start, 2, 1), 12, [5], score), 5) > lowest(found, 5)
+
+
 @pytest.mark.parametrize("plan", [LadderSearch(), LadderSearch(beam=3), Polished(LadderSearch())], ids=str)
 def test_the_loss_of_a_rung_is_that_of_its_mask(plan):
     calibration = Calibration([Counting(9)])

@@ -17,7 +17,7 @@ from budcache.search import LadderSearch
 
 MODEL, STEPS, BUDGETS, SHOWN = "tiny-flux", 28, (5, 6, 8, 10), 8
 COMPARED = (6, 10)
-METHODS = ("fewer-steps", "uniform", "teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer")
+METHODS = ("fewer-steps", "uniform", "teacache", "magcache", "dicache", "ertacache", "taylorseer", "diffusers-firstblock")
 CALIBRATION = 24
 
 

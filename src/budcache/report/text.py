@@ -37,13 +37,12 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
     columns: dict[str, list[str]] = {
         "calls": [str(rung.budget) for rung in rungs],
         "fewer": [f"{rung.steps / rung.budget:.2f}x" for rung in rungs],
-        f"steps ({COMPUTED} computes, {REUSED} reuses)": [strip(rung.mask) for rung in rungs],
-        "reuse": [rung.reuse if rung.weights is None else f"blend of {max(map(len, rung.weights))}" for rung in rungs],
+        "steps": [strip(rung.mask) for rung in rungs],
+        "reuse": [rung.reuse if rung.weights is None else f"blend {max(map(len, rung.weights))}" for rung in rungs],
         "sigmas": ["-" if rung.sigmas is None else "own" for rung in rungs],
         "loss": [_number(quality.calibration_loss, ".2e") for quality in qualities],
         "PSNR": [_number(quality.psnr, ".1f") for quality in qualities],
         "SSIM": [_number(quality.ssim, ".3f") for quality in qualities],
-        "worst": [_number(quality.psnr_worst, ".1f") for quality in qualities],
         "gain": ["-" if not rung.refined else _gain(rung) for rung in rungs],
     }
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -66,12 +65,12 @@ def _gain(rung: Policy) -> str:
 def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     """What the columns mean, and what was done to the masks after they were found."""
     first = rungs[0]
-    lines = []
+    lines = [f"{COMPUTED} computes, {REUSED} reuses"]
     if first.quality is not None and first.quality.psnr is not None:
         steps = (first.origin and first.origin.teacher_steps) or first.steps
         lines.append(
-            f"PSNR in decibels to the run of {steps} steps, mean and worst of {first.quality.samples} samples that "
-            "were not searched on; loss is that of the samples searched on"
+            f"PSNR in decibels to the run of {steps} steps, mean of {first.quality.samples} samples that were not "
+            "searched on; loss on those that were"
         )
     for how in dict.fromkeys(line.how for rung in rungs for line in rung.refined):
         done = [(rung, line) for rung in rungs for line in rung.refined if line.how == how]
