@@ -98,13 +98,13 @@ def refined(
     if teacher_steps != (origin and origin.teacher_steps):  # what the quality refers to
         origin = (origin or Origin()).model_copy(update={"teacher_steps": teacher_steps})
     line = Refined(how=how, prompts=prompts, calls=calls, gain=gain(*quality))
-    kept = {"calibration_loss": rung.quality.calibration_loss if rung.quality else None}
+    kept = rung.quality.calibration_loss if rung.quality and found == Candidate.of(rung) else found.loss
     return rung.model_copy(
         update={
             "weights": found.weights,
             "sigmas": found.sigmas,
             "origin": origin,
-            "quality": quality[1].model_copy(update=kept),
+            "quality": quality[1].model_copy(update={"calibration_loss": kept}),
             "refined": (*rung.refined, line),
         }
     )

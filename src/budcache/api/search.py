@@ -162,19 +162,18 @@ def search_in_full(
             rungs = {b: _choose([*masks, Mask.uniform(steps, b)], fitters, judge) for b, masks in field.items()}
             calls = calibration.calls + judge.calls
         else:
-            rungs = {
-                b: Policy(mask=masks[0], weights=fitters[0].weights(masks[0]) if fit else None)
-                for b, masks in field.items()
-            }
+            rungs = {}
+            for b, masks in field.items():
+                first = Candidate.fitted(fitters[0], masks[0]) if fit else Candidate(masks[0])
+                rungs[b] = Policy(mask=first.mask, weights=first.weights, quality=Quality(calibration_loss=first.loss))
             calls = calibration.calls
         calls += keep.spent if keep else 0
     origin = origin.model_copy(update={"calls": calls})
     policies = []
     for rung in rungs.values():
-        source = found if rung.weights is None or fitted is None else fitted
         quality = rung.quality or Quality()
-        if rung.mask in source.scores:
-            quality = quality.model_copy(update={"calibration_loss": source.scores[rung.mask].loss})
+        if rung.weights is None and rung.mask in found.scores:
+            quality = quality.model_copy(update={"calibration_loss": found.scores[rung.mask].loss})
         update = {"reuse": reuse, "origin": origin, "quality": quality}
         policies.append(rung.model_copy(update=update))
     return Searched(Ladder.of(policies), found, fitted, calls)
@@ -236,6 +235,7 @@ def _choose(masks: Sequence[Mask], fitters: Sequence[Fitted], judge: Judge) -> P
         calls=known.calls + judge.calls - spent,
         gain=gain(before, after),
     )
+    after = after.model_copy(update={"calibration_loss": found.loss})
     return Policy(mask=found.mask, weights=found.weights, quality=after, refined=(line,))
 
 

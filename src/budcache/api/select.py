@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from budcache.mask import Mask
@@ -28,11 +28,18 @@ class Candidate:
     mask: Mask
     weights: Rows | None = None
     sigmas: tuple[float, ...] | None = None
+    loss: float | None = field(default=None, compare=False)  # on the samples that it was fitted on
 
     @classmethod
     def of(cls, policy: Policy) -> Candidate:
         """Those of a policy."""
         return cls(policy.mask, policy.weights, policy.sigmas)
+
+    @classmethod
+    def fitted(cls, fitter: Fitted, mask: Mask) -> Candidate:
+        """A mask with the weights that a fitter finds for it."""
+        weights, loss = fitter.fit(mask)
+        return cls(mask, weights, loss=loss)
 
     def finals(self, calibration: Calibration) -> list[Tensor]:
         """The final latents of every run."""
@@ -52,6 +59,5 @@ def fits(fitters: Sequence[Fitted], judge: Calibration, masks: Iterable[Mask]) -
     """
     masks = list(dict.fromkeys(masks))
     plain = best(judge, map(Candidate, masks))
-    first = best(judge, [plain, *(Candidate(mask, fitters[0].weights(mask)) for mask in masks)])
-    others = (Candidate(first.mask, fitter.weights(first.mask)) for fitter in fitters[1:])
-    return plain, best(judge, [first, *others])
+    first = best(judge, [plain, *(Candidate.fitted(fitters[0], mask) for mask in masks)])
+    return plain, best(judge, [first, *(Candidate.fitted(fitter, first.mask) for fitter in fitters[1:])])

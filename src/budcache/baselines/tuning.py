@@ -73,14 +73,15 @@ def _tuned(pipe: Any, method: Method, budget: int, samples: Sequence[Sample], st
             return method.tuned(method.knob.fewest)
         method = looser
     search = _scan if method.static else _bisect
-    return method.tuned(search(lambda value: calls(method.tuned(value)), budget, method))
+    near = 1 / max(len(samples), 1)  # one call of one sample is as good as exact
+    return method.tuned(search(lambda value: calls(method.tuned(value)), budget, method, near))
 
 
 def _nearness(calls: float, budget: int) -> tuple[float, bool]:
     return abs(calls - budget), calls > budget  # of two equally near ones, the cheaper
 
 
-def _scan(calls: Callable[[float], float], budget: int, method: Baseline) -> float:
+def _scan(calls: Callable[[float], float], budget: int, method: Baseline, near: float) -> float:
     """The nearest over all values of the knob: a mask costs nothing, and calls need not fall steadily."""
     knob = method.knob
     if knob.whole:
@@ -92,7 +93,7 @@ def _scan(calls: Callable[[float], float], budget: int, method: Baseline) -> flo
     return min(values, key=lambda value: _nearness(calls(value), budget))  # the first, so the most careful, of equals
 
 
-def _bisect(calls: Callable[[float], float], budget: int, method: Baseline) -> float:
+def _bisect(calls: Callable[[float], float], budget: int, method: Baseline, near: float) -> float:
     low, high = math.log(LOWEST), math.log(method.knob.fewest)
     best, nearest = method.knob.fewest, (math.inf, True)
     for _ in range(BISECTIONS):
@@ -100,7 +101,7 @@ def _bisect(calls: Callable[[float], float], budget: int, method: Baseline) -> f
         made = calls(math.exp(middle))
         if _nearness(made, budget) < nearest:
             best, nearest = math.exp(middle), _nearness(made, budget)
-        if made == budget:
+        if abs(made - budget) <= near:
             break
         low, high = (middle, high) if made > budget else (low, middle)
     return best

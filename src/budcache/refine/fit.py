@@ -83,9 +83,19 @@ class Fitted:
 
     def weights(self, mask: Mask) -> Rows:
         """The blend weights of a mask, one row per computed step: the newest output's, then those before it."""
+        return self._whole(mask)[1]
+
+    def fit(self, mask: Mask) -> tuple[Rows, float]:
+        """The blend weights of a mask, and what its loss is with them."""
+        states, rows = self._whole(mask)
+        finals = [self._coast(number, state, rows[-1], self.calibration.steps) for number, state in enumerate(states)]
+        return rows, self.calibration.checked_loss(mask, [state.x for state in finals])
+
+    def _whole(self, mask: Mask) -> tuple[list[State], Rows]:
+        """As `_walk`, with the row of the last stretch, too."""
         states, rows = self._walk(mask)
         (last,) = self._equations(states, self.calibration.steps, self.calibration.steps)
-        return (*rows, self._solve(last, last))
+        return states, (*rows, self._solve(last, last))
 
     def _walk(self, mask: Mask) -> tuple[list[State], Rows]:
         """The runs at the mask's last computed step, its output at hand, and the rows of the stretches before it."""

@@ -1,0 +1,286 @@
+"""Fitted reuse on real pipelines: in a search and for masks that were found, and teachers finer than the run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from helpers import counted, latents, opened
+from zoo import entry
+
+import budcache
+from budcache import Ladder, Mask, Origin, Policy, SearchError
+from budcache.api import search_in_full
+from budcache.api.select import SETTINGS, Candidate
+from budcache.calibration import Calibration
+from budcache.refine import Fitted
+from budcache.search import LadderSearch, Limits
+
+STEPS, BUDGETS = 6, (2, 3, 4)
+TEXTS = ["a cat", "two dogs", "red", "the sea at night"]
+FLUX = entry("flux")
+ASKED = 1 + 5 + 4 + 3  # masks that a ladder up to 4 of 6 steps scores
+
+
+def shared(kind):
+    return {name: value for name, value in kind.kwargs().items() if name != "prompt"}
+
+
+@cache
+def pipeline(name):
+    return entry(name).build()
+
+
+def search(**more):
+    call = {"steps": STEPS, "budgets": BUDGETS, "prompts": TEXTS, **shared(FLUX), **more}
+    return search_in_full(pipeline("flux"), **call)
+
+
+@cache
+def searched():
+    """The search that several tests look at: three prompts to search on, one to choose by."""
+    return search()
+
+
+def calibration(stack, kind, texts, seed, **options):
+    """Samples as a search has them: the i-th begins from noise of seed + i."""
+    runs = [
+        stack.enter_context(opened(kind, pipeline(kind.name), seed + i, steps=STEPS, prompt=text))
+        for i, text in enumerate(texts)
+    ]
+    return Calibration(runs, **options)
+
+
+def loss(judge, policy):
+    return judge.loss(Candidate.of(policy).finals(judge))
+
+
+def refused(says, action, *arguments, **more):
+    with pytest.raises(SearchError, match=says) as caught:
+        action(*arguments, **more)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["flux", "flux-dpm", "wan-t2v"])
+def test_on_a_pipeline_too_the_loss_is_that_of_following_the_weights(name):
+    with ExitStack() as stack:
+        known = calibration(stack, entry(name), TEXTS[:2], 0)
+        for fitted in (Fitted(known), Fitted(known, state_memory=10**9)):
+            for mask in map(Mask.parse, ("110100", "100100", "110101")):
+                rows, found = fitted.fit(mask)
+                assert found == fitted.score(mask).loss == known.loss(known.finals(mask, rows))
+                assert rows == fitted.weights(mask)
+
+
+# In a search
+
+
+def test_a_search_fits_its_policies_and_says_what_that_was_worth():
+    ladder = searched().ladder
+    assert ladder.budgets == BUDGETS
+    assert any(rung.weights for rung in ladder)
+    with ExitStack() as stack:
+        known = calibration(stack, FLUX, TEXTS[:3], 0)
+        judge = calibration(stack, FLUX, TEXTS[3:], 3)
+        for rung in ladder:
+            (line,) = rung.refined
+            assert line.how == ("fit" if rung.weights else "fit, no gain")
+            assert (line.prompts, rung.quality.samples) == (4, 1)
+            assert line.calls > 0 and line.gain is not None
+            assert rung.quality.loss == loss(judge, rung)
+            if rung.weights:
+                settings = [Fitted(known, outputs=q, ridge=ridge).weights(rung.mask) for q, ridge in SETTINGS]
+                assert rung.weights in settings
+                assert rung.quality.calibration_loss == loss(known, rung)
+
+
+def test_finalists_come_from_both_climbs_and_the_best_on_other_prompts_is_taken():
+    result = searched()
+    plain = search(fit=False)
+    assert result.found.scores == plain.found.scores
+    assert len(plain.found.scores) == ASKED and plain.fitted is None
+    assert {step.phase for step in result.fitted.history} <= {"ladder", "start"}
+    with ExitStack() as stack:
+        known = calibration(stack, FLUX, TEXTS[:3], 0)
+        judge = calibration(stack, FLUX, TEXTS[3:], 3)
+        fitted = Fitted(known)
+        for budget in BUDGETS:
+            assert result.found.best(budget)[0] in result.fitted.scores
+            masks = [*result.fitted.best(budget, 3), result.found.best(budget)[0], Mask.uniform(STEPS, budget)]
+            rung = result.ladder[budget]
+            assert rung.mask in masks
+            candidates = [*map(Candidate, masks), *(Candidate.fitted(fitted, mask) for mask in masks)]
+            assert rung.quality.loss <= min(judge.loss(candidate.finals(judge)) for candidate in candidates)
+        for mask, score in result.fitted.scores.items():
+            assert fitted.score(mask) == score
+
+
+def test_what_a_fitted_search_finds_is_what_is_served(tmp_path):
+    result, pipe = search(prompts=TEXTS[:1]), pipeline("flux")
+    assert all(rung.weights for rung in result.ladder)  # nothing to choose by, so the fit is taken
+    path = result.ladder.save(tmp_path / "flux.ladder.json")
+    assert Ladder.load(path) == result.ladder
+    full = latents(FLUX, pipe, num_inference_steps=STEPS)
+    for budget in BUDGETS:
+        with budcache.applied(pipe, path, budget=budget), counted(FLUX, pipe) as heard:
+            fast = latents(FLUX, pipe, num_inference_steps=STEPS)
+        assert len(heard) == budget
+        error = (fast.double() - full.double()).square().mean().item()
+        assert error == pytest.approx(result.ladder[budget].quality.calibration_loss, rel=1e-5)
+        assert result.ladder[budget].quality.calibration_loss == result.fitted.scores[result.ladder[budget].mask].loss
+
+
+@pytest.mark.parametrize("teacher_steps", [None, 2 * STEPS])
+def test_all_calls_of_a_fitted_search_are_counted(teacher_steps):
+    with counted(FLUX, pipeline("flux")) as heard:
+        result = search(teacher_steps=teacher_steps, prompts=TEXTS[:2], selection=1, polish=1)
+    assert result.calls == len(heard)
+    assert "polish" in {step.phase for step in result.fitted.history}
+
+
+def test_a_limit_on_evaluations_holds_for_both_climbs_together():
+    result = search(limits=Limits(evaluations=ASKED + 3))
+    assert result.found.stopped is None and len(result.found.scores) == ASKED
+    assert result.fitted.stopped is not None and len(result.fitted.scores) == 3
+    assert result.ladder.budgets == BUDGETS
+    early = search(limits=Limits(evaluations=6), prompts=TEXTS[:2])
+    assert (len(early.found.scores), len(early.fitted.scores)) == (6, 0)
+    assert early.ladder.budgets == (2,)
+
+
+def test_a_limit_on_calls_holds_for_both_climbs_together():
+    spent = searched().found.history[-1].calls
+    result = search(limits=Limits(calls=spent + 10))
+    assert result.found.stopped is None
+    assert result.fitted.stopped == f"calls limit of {spent + 10}"
+    assert spent < result.fitted.history[-1].calls < spent + 10 + 3 * max(BUDGETS)
+
+
+def test_a_strategy_without_a_ladder_is_fitted_where_it_ended():
+    result = search(strategy="uniform", prompts=TEXTS[:2], selection=1)
+    assert list(result.fitted.scores) == list(result.found.scores)
+    polished = search(strategy="uniform", prompts=TEXTS[:2], selection=1, polish=1)
+    assert set(polished.fitted.scores) > set(result.fitted.scores)
+
+
+def test_residual_reuse_cannot_be_fitted_and_is_not_unless_asked_for():
+    refused('only reuse="output" can be fitted', search, reuse="residual", fit=True)
+    result = search(reuse="residual", prompts=TEXTS[:1], budgets=[2])
+    assert result.fitted is None
+    assert result.ladder[2].weights is None and result.ladder[2].refined == ()
+
+
+# Of masks that were found
+
+
+@pytest.mark.parametrize("name", ["flux", "sd3", "wan-t2v"])
+def test_a_fitted_ladder_is_never_worse_on_the_samples_it_was_chosen_by(name):
+    kind = entry(name)
+    plain = Ladder.of([Policy(mask=mask) for mask in ("100100", "110100", "110110")])
+    seen = []
+    ladder = budcache.fit(pipeline(name), plain, prompts=TEXTS, watch=seen.append, **shared(kind))
+    assert seen == list(ladder)
+    assert [rung.mask for rung in ladder] == [rung.mask for rung in plain]
+    with ExitStack() as stack:
+        known = calibration(stack, kind, TEXTS[:3], 0)
+        judge = calibration(stack, kind, TEXTS[3:], 3)
+        for before, rung in zip(plain, ladder, strict=True):
+            assert rung.quality.loss == loss(judge, rung) <= loss(judge, before)
+            assert rung.refined[0].how == ("fit" if rung.weights else "fit, kept as it was")
+            assert rung.weights is None or rung.quality.calibration_loss == loss(known, rung)
+    assert any(rung.weights for rung in ladder)
+    # What is better already is not given up for what this fit alone would find.
+    again = budcache.fit(pipeline(name), ladder, prompts=TEXTS, outputs=[1], ridges=[10.0], **shared(kind))
+    for before, rung in zip(ladder, again, strict=True):
+        assert (rung.weights, rung.quality) == (before.weights, before.quality)
+        assert rung.refined[0] == before.refined[0] and rung.refined[1].how == "fit, kept as it was"
+        assert rung.refined[1].gain == 0
+
+
+def test_the_calls_of_a_fit_are_counted():
+    ladder = Ladder.of([Policy(mask=mask) for mask in ("100100", "110100")])
+    with counted(FLUX, pipeline("flux")) as heard:
+        fitted = budcache.fit(pipeline("flux"), ladder, prompts=TEXTS, teacher_steps=9, **shared(FLUX))
+    assert sum(rung.refined[0].calls for rung in fitted) == len(heard)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"policies": Policy(mask="1010", reuse="residual")}, 'only masks with reuse="output"'),
+        ({"policies": Policy(mask="10", sigmas=(1.0, 0.5, 0.0))}, "pipeline's own noise levels"),
+        ({"outputs": []}, "nothing to choose from"),
+        ({"ridges": [-1.0]}, "ridge of at least 0"),
+        ({"outputs": [17]}, "16 outputs at most"),
+        ({"selection": 0}, "needs samples to choose by"),
+        ({"selection": 4}, "4 of 4 samples for selection leave none"),
+        ({"prompts": TEXTS[:1]}, "needs samples to choose by"),
+        ({"prompts": []}, "no prompts"),
+        ({"teacher_steps": 3}, "teacher of 3 steps is coarser than the 6 steps"),
+        ({"batch": 0}, "batch must be at least 1"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_fitted_is_refused(change, says):
+    usual = {"policies": Policy(mask="110100"), "prompts": TEXTS, **shared(FLUX)}
+    refused(says, budcache.fit, pipeline("flux"), **{**usual, **change})
+
+
+# A finer teacher
+
+
+def psnr_to(pictures, policy, seed, text, steps):
+    """By hand: the pipeline's own pictures, of a policy and of a full run of so many steps."""
+
+    def draw(steps):
+        call = {**shared(FLUX), "prompt": text, "num_inference_steps": steps, "output_type": "np"}
+        return pictures(generator=torch.Generator().manual_seed(seed), **call).images[0].astype(np.float64)
+
+    full = draw(steps)
+    with budcache.applied(pictures, policy):
+        fast = draw(policy.steps)
+    return -10 * np.log10(np.mean((full - fast) ** 2))
+
+
+@pytest.mark.parametrize("fit", [True, False], ids=["fitted", "plain"])
+def test_a_search_may_imitate_a_run_of_more_steps(fit):
+    result = search(teacher_steps=4 * STEPS, fit=fit, budgets=[3])
+    (rung,) = result.ladder
+    assert (rung.steps, rung.budget, rung.origin.teacher_steps) == (STEPS, 3, 4 * STEPS)
+    assert rung.quality.psnr == pytest.approx(psnr_to(pipeline("flux"), rung, 3, TEXTS[3], 4 * STEPS), abs=1e-2)
+    assert rung.quality.psnr != pytest.approx(psnr_to(pipeline("flux"), rung, 3, TEXTS[3], STEPS), abs=0.1)
+
+
+def test_a_fit_says_which_run_its_quality_refers_to():
+    start = Policy(mask="110100", origin=Origin(model="mine", seed=3))
+    usual = {"prompts": TEXTS[:2], "selection": 1, **shared(FLUX)}
+    (finer,) = budcache.fit(pipeline("flux"), start, teacher_steps=2 * STEPS, **usual)
+    assert finer.origin == Origin(model="mine", seed=3, teacher_steps=2 * STEPS)
+    expected = psnr_to(pipeline("flux"), finer, 1, TEXTS[1], 2 * STEPS)
+    assert finer.quality.psnr == pytest.approx(expected, abs=1e-2)
+    (usual_again,) = budcache.fit(pipeline("flux"), finer, **usual)
+    assert usual_again.origin == start.origin
+
+
+def test_the_finer_teacher_of_a_pipeline_is_its_own_run_of_more_steps():
+    kind, pipe = FLUX, pipeline("flux")
+    with opened(kind, pipe, steps=STEPS) as run, opened(kind, pipe, steps=3 * STEPS) as finer:
+        known = Calibration([run], teacher_sigmas=finer.sigmas)
+    torch.testing.assert_close(known.teacher(0), latents(kind, pipe, num_inference_steps=3 * STEPS))
+
+
+def test_a_teacher_that_cannot_teach_is_refused():
+    refused(r"teacher of 5 steps is coarser than the 6 steps.*more than 6", search, teacher_steps=STEPS - 1)
+    kind = entry("sdxl")  # whose noise levels begin elsewhere for every number of steps
+    usual = {"steps": STEPS, "budgets": [2], "prompts": TEXTS[:1], **shared(kind)}
+    refused("begins at the noise level", search_in_full, kind.build(), teacher_steps=20, **usual)
+
+
+def test_the_same_number_of_steps_is_no_other_teacher():
+    same = search(teacher_steps=STEPS, strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], fit=False)
+    usual = search(strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], fit=False)
+    assert same.found.scores == usual.found.scores
+    assert same.calls == usual.calls
