@@ -175,7 +175,7 @@ def transfer(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
     own = pipe.scheduler
     for name, scheduler in solvers(own).items():
         pipe.scheduler = scheduler
-        ours = shelf.get(f"ladder + fit, {name}", lambda: shelf.search(32, BUDGETS))
+        ours = shelf.get(f"ladder + fit, {name}", lambda: shelf.search(16, BUDGETS))
         judge = Judge(pipe, prompts, STEPS)
         gains[name] = {
             b: round(judge(ours[b])["psnr"] - judge(shelf.ladders[PUBLISHED][b])["psnr"], 2) for b in BUDGETS

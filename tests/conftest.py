@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import sys
 
+import pytest
 from hypothesis import settings
 
 # One thread: results do not depend on the machine, and parallel test runs do not fight for its cores.
@@ -10,3 +12,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("budcache", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("budcache")
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """The command in this process, where the large libraries are loaded already: exit code, output and errors."""
+    from budcache.cli import main
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["budcache", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, *capsys.readouterr()
+
+    return run

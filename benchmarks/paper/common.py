@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from options import options
 from published import PROMPTS
 from telling import Claim, Table
 
 import budcache
-from budcache import Ladder, Policy, Refined, models
+from budcache import Ladder, Policy, models
 from budcache.api import search_in_full
 from budcache.compare import Comparison, compare
 from budcache.files import write_json
@@ -30,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the judge that all benchma
 from judging import Judge
 
 RUNGS = (5, 6, 7, 8, 9, 10)  # that our one search is made for, so that all experiments can share it
+SMALL_RUNGS = (2, 3, 4)
 LPIPS_WEIGHTS = "checkpoints/alexnet-owt-7be5be79.pth"
 
 
@@ -69,26 +71,7 @@ class Lab:
         evaluation: int = 16,
         more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     ) -> None:
-        parser = argparse.ArgumentParser(description=about)
-        parser.add_argument("--model", default="tiny-flux", help="an embedded name, a folder or a hub id")
-        parser.add_argument("--steps", type=int, help=f"of the full run; default {steps[0]}")
-        parser.add_argument("--budgets", type=_numbers, help="model calls, such as 8,9,10")
-        parser.add_argument("--prompts", type=Path, help="a file of prompts to measure on")
-        parser.add_argument("--calibration", type=Path, help="one of others; default: the first third of --prompts")
-        parser.add_argument("--evaluation", type=int, help=f"how many prompts to measure on; default {evaluation}")
-        parser.add_argument("--learn", type=int, default=32, help="how many prompts our search learns on")
-        parser.add_argument("--tuning", type=int, default=4, help="how many prompts the others are tuned on")
-        parser.add_argument("--height", type=int)
-        parser.add_argument("--width", type=int)
-        parser.add_argument("--frames", type=int, help="of a video")
-        parser.add_argument("--guidance", type=float)
-        parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-        parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"))
-        parser.add_argument("--batch", type=int, default=8, help="samples at once while searching")
-        parser.add_argument("--metrics", type=lambda text: text.split(","), help="such as psnr,ssim,lpips,imagereward")
-        parser.add_argument("--folder", type=Path, help=f"where results are kept; default out/paper/{name}")
-        parser.add_argument("--threads", type=int, default=2)
-        parser.add_argument("--quick", action="store_true", help="a smoke run: its numbers mean nothing")
+        parser = options(name, about, steps[0], evaluation)
         more(parser)
         self.name, self.about, self.args = name, about, (args := parser.parse_args(argv))
         torch.set_num_threads(args.threads)
@@ -183,7 +166,8 @@ class Lab:
         self, *, fit: bool = True, budgets: Iterable[int] = (), prompts: Sequence[str] = (), **options: Any
     ) -> Kept:
         """Our search: every budget at once, on more prompts, a quarter of them to choose by."""
-        wanted = set(budgets) or {*self.budgets, *((2, 3, 4, 5) if self.quick else RUNGS)}
+        shared = {rung for rung in (SMALL_RUNGS if self.quick else RUNGS) if rung < self.steps}
+        wanted = set(budgets) or (shared if shared.issuperset(self.budgets) else set(self.budgets))
         if fit:
             self.ours(fit=False, budgets=wanted, prompts=prompts, **options)
         name = options.pop("name", "ours") + ("" if fit else "-plain")
@@ -205,7 +189,7 @@ class Lab:
             self.say(f"refining: {name}")
             begin = time.perf_counter()
             file.parent.mkdir(parents=True, exist_ok=True)
-            found = refine(Ladder.of([labelled(policy)]), file.with_suffix(".ledger.jsonl")).rungs[0]
+            found = refine(Ladder.of([policy]), file.with_suffix(".ledger.jsonl")).rungs[0]
             seconds = time.perf_counter() - begin
             write_json(file, {"policy": found.model_dump(mode="json", exclude_none=True), "seconds": seconds})
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -232,7 +216,8 @@ class Lab:
         }
         tuning = self.calibration[: 1 if self.quick else self.args.tuning]
         measured = list(prompts or self.evaluation)
-        facts = [self.args.model, type(pipe.scheduler).__name__, self.steps, measured, tuning, self.metrics, given]
+        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
+        facts += [measured, tuning, self.metrics, given]
         folder = self.folder / f"{slug(name)}-{short(facts)}"
         self.say(f"comparing: {name}")
         found = compare(
@@ -255,7 +240,7 @@ class Lab:
 
     def judge(self, steps: int | None = None, prompts: Sequence[str] = ()) -> Judge:
         """PSNR and SSIM to the full run of so many steps."""
-        return _Judge(self.pipe, list(prompts or self.evaluation), steps or self.steps, **self.call)
+        return Judge(self.pipe, list(prompts or self.evaluation), steps or self.steps, **self.call)
 
     # Reporting
 
@@ -286,16 +271,6 @@ class Lab:
         return result
 
 
-def labelled(policy: Policy) -> Policy:
-    """A policy that says it was searched: without any such line it cannot be dumped in part, to tell it from others."""
-    return policy if policy.refined else policy.model_copy(update={"refined": (Refined(how="search"),)})
-
-
-class _Judge(Judge):
-    def __call__(self, policy: Policy) -> dict[str, float]:
-        return super().__call__(labelled(policy))
-
-
 def usual_metrics() -> list[str]:
     """PSNR and SSIM, and LPIPS where its weights have been downloaded already."""
     lpips = (Path(torch.hub.get_dir()) / LPIPS_WEIGHTS).exists()
@@ -310,10 +285,6 @@ def slug(text: str) -> str:
 def short(facts: Any) -> str:
     """A few letters that stand for all facts; other facts, other letters."""
     return hashlib.sha256(json.dumps(facts, default=repr, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _numbers(text: str) -> list[int]:
-    return sorted({int(part) for part in text.split(",")})
 
 
 def _write(file: Path, kept: Kept) -> None:

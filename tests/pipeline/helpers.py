@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,6 +51,24 @@ def rolled(kind: Entry, pipe: Any, policy: Policy, seed: int = 0, **more: Any) -
             model.begin,
         )
         return model.finish(x)[0]
+
+
+def interrupted(
+    command: Sequence[Any], ledger: Path, lines: int, how: signal.Signals, **options: Any
+) -> tuple[int, str, str]:
+    """Start a command and end it from outside once its ledger has so many lines; how it ended and what it said."""
+    process = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+    try:
+        while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b"\n") <= lines):
+            time.sleep(0.002)
+        if process.poll() is None:
+            process.send_signal(how)
+        output, errors = process.communicate(timeout=120)
+        return process.returncode, output, errors
+    finally:
+        process.kill()
 
 
 @contextmanager

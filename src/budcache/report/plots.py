@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,12 @@ def quality(
     axes: Axes, curves: Mapping[str, Mapping[int, float]], ours: str, label: str = "PSNR to the full run (dB)"
 ) -> None:
     """A curve per method of a measure over model calls; ours stands out."""
-    others = iter(OTHERS)
+    others = cycle(OTHERS)
     for name, curve in curves.items():
         colour = OURS if name == ours else next(others)
         width = 2.5 if name == ours else 1.5
-        axes.plot(list(curve), list(curve.values()), "o-", color=colour, linewidth=width, markersize=4, label=name)
+        style = "o-" if name == ours or len(axes.lines) <= len(OTHERS) else "o--"  # the colours begin again
+        axes.plot(list(curve), list(curve.values()), style, color=colour, linewidth=width, markersize=4, label=name)
     axes.set_xlabel("model calls per sample")
     axes.set_ylabel(label)
     axes.grid(alpha=0.25)

@@ -1,0 +1,324 @@
+"""Alignment on real pipelines: what is learned is what is served, nothing is left behind, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+from functools import cache
+
+import pytest
+import torch
+from helpers import counted, interrupted, latents, opened, rolled
+from zoo import entry
+
+import budcache
+from budcache import Ladder, Mask, Origin, Policy, SearchError
+from budcache.api.select import Candidate
+from budcache.calibration import Calibration
+from budcache.pipeline import decode
+from budcache.rollout import rollout
+
+STEPS, MASK = 6, Mask.parse("110100")
+TEXTS = ["a cat", "two dogs", "red", "the sea at night"]
+FLUX = entry("flux")
+
+
+def shared(kind):
+    return {name: value for name, value in kind.kwargs().items() if name != "prompt"}
+
+
+@cache
+def pipeline(name):
+    return entry(name).build()
+
+
+@cache
+def first_sample(name, steps=STEPS):
+    """The pipeline's own levels and noise of a sample."""
+    with opened(entry(name), pipeline(name), steps=steps) as run:
+        return run.sigmas.double(), run.noise.clone()
+
+
+def badly_placed(name, mask=MASK, **more):
+    """A policy whose levels are not where they should be, so that there is something to learn."""
+    levels, _ = first_sample(name, len(mask))
+    return Policy(mask=mask, sigmas=tuple(((levels / levels[0]) ** 1.6 * levels[0]).tolist()), **more)
+
+
+def align(policy, name="flux", **more):
+    """Align on four prompts, the last of which is to choose by."""
+    call = {"prompts": TEXTS, "rate": 1e-2, "every": 1, **shared(entry(name)), **more}
+    pipe = call.pop("pipe", None) or pipeline(name)
+    return budcache.align(pipe, policy, **call).rungs[0]
+
+
+def learn(policy, name="flux", **more):
+    """Align on one sample over and over, and choose by it: networks of chance have no more than that to teach."""
+    sample = {"prompt": "a cat", "latents": first_sample(name)[1]}
+    return align(policy, name, prompts=(), samples=[sample] * 6, selection=1, **more)
+
+
+def loss(name, policy, **options):
+    """The loss of a policy on that sample."""
+    kind = entry(name)
+    with opened(kind, pipeline(name), steps=policy.steps, reuse=policy.reuse) as run:
+        judge = Calibration([run], **options)
+        return judge.loss(Candidate.of(policy).finals(judge))
+
+
+@pytest.mark.parametrize(
+    ("name", "reuse"), [("flux", "output"), ("flux", "residual"), ("sd3", "output"), ("wan-t2v", "output")]
+)
+def test_an_aligned_policy_is_better_and_is_served_as_it_was_learned(name, reuse):
+    kind, pipe, start = entry(name), pipeline(name), badly_placed(name, reuse=reuse)
+    found = learn(start, name)
+    assert found.sigmas != start.sigmas and found.sigmas[0] == start.sigmas[0] and found.sigmas[-1] == 0
+    assert found.refined[0].how == "align"
+    assert found.quality.loss == loss(name, found) < loss(name, start)
+    found = Policy.model_validate(json.loads(found.model_dump_json()))  # as from a file
+    expected = rolled(kind, pipe, found, 5)
+    with budcache.applied(pipe, found) as handle:
+        served = latents(kind, pipe, 5)
+    assert handle.stats().last_run_calls == MASK.budget
+    assert torch.equal(served, expected)
+
+
+@pytest.mark.parametrize("reuse", ["output", "residual"])
+@pytest.mark.parametrize("ending", ["well", "badly"])
+def test_the_pipeline_is_left_as_it_was(reuse, ending):
+    pipe = FLUX.build()
+    pipe.vae.requires_grad_(False)
+    before, scheduler, attributes = latents(FLUX, pipe), pipe.scheduler, dict(vars(pipe))
+    modules = {name: part for name, part in pipe.components.items() if isinstance(part, torch.nn.Module)}
+
+    def facts():
+        return [
+            (n, p.requires_grad, p.grad is None, p.data_ptr())
+            for m in modules.values()
+            for n, p in m.named_parameters()
+        ]
+
+    known = facts()
+    assert {needs for _, needs, _, _ in known} == {True, False}
+    if ending == "well":
+        align(Policy(mask=MASK, reuse=reuse), pipe=pipe)
+    else:
+
+        def stop(policy, update):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            align(Policy(mask=MASK, reuse=reuse), pipe=pipe, watch=stop)
+    assert facts() == known
+    assert pipe.scheduler is scheduler and vars(pipe) == attributes
+    assert torch.equal(latents(FLUX, pipe), before)
+    assert not [thread for thread in threading.enumerate() if thread.name == "budcache-pipeline"]
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+
+
+def test_the_first_loss_is_that_of_the_policy_itself():
+    """Before the first update nothing has moved: the levels are the pipeline's own, to the last bit."""
+    seen = []
+    align(Policy(mask=MASK), watch=lambda policy, update: seen.append((policy, update)))
+    assert [update.number for _, update in seen] == [0, 1, 2]
+    assert {policy.mask for policy, _ in seen} == {MASK}
+    with opened(FLUX, pipeline("flux"), 0, prompt=TEXTS[0]) as run:
+        known = Calibration([run])
+        assert seen[0][1].loss == known.score(MASK).loss
+
+
+def test_weights_are_learned_with_the_levels():
+    start = Policy(mask=MASK, weights=((1.0,), (1.3, -0.3), (1.0, 0.0, 0.0)))
+    found, pipe = learn(start), pipeline("flux")
+    assert found.refined[0].how == "align, joint"
+    assert [len(row) for row in found.weights] == [1, 2, 3]
+    assert found.weights != start.weights and found.sigmas is not None
+    assert found.quality.loss == loss("flux", found) < loss("flux", start)
+    expected = rolled(FLUX, pipe, found, 5)
+    with budcache.applied(pipe, found):
+        assert torch.equal(latents(FLUX, pipe, 5), expected)
+
+
+def test_where_nothing_is_gained_a_policy_stays_as_it_was():
+    start = Policy(mask=Mask.full(STEPS), origin=Origin(model="mine"))  # the teacher itself
+    found = align(start)
+    assert (found.mask, found.sigmas, found.weights, found.origin) == (start.mask, None, None, start.origin)
+    assert found.quality.loss == 0
+    assert (found.refined[0].how, found.refined[0].gain) == ("align, kept as it was", 0)
+
+
+def test_decoded_pictures_may_be_compared_instead():
+    start, seen = badly_placed("flux"), []
+    align(start, objective="pixel", watch=lambda policy, update: seen.append(update))
+    # AdamW's first step is as large as the rate wherever there is a gradient, and none where there is none.
+    assert max(map(abs, seen[0].parameters)) == pytest.approx(1e-2, rel=1e-3)
+    pipe, sample = pipeline("flux"), {**shared(FLUX), "prompt": TEXTS[0]}
+    with opened(FLUX, pipe, 0, prompt=TEXTS[0]) as run:
+        full = rollout(run, run.noise, run.sigmas, Mask.full(STEPS), run.solver())
+    (student,) = decode(pipe, rolled(FLUX, pipe, start, 0, prompt=TEXTS[0]), [sample], steps=STEPS)
+    (teacher,) = decode(pipe, full, [sample], steps=STEPS)
+    assert seen[0].loss == pytest.approx(float(((student - teacher) ** 2).mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize("reuse", ["output", "residual"])
+def test_it_runs_in_another_number_format(reuse):
+    plain, rounded = [], []
+    start = badly_placed("flux", reuse=reuse)
+    align(start, watch=lambda policy, update: plain.append(update))
+    align(start, autocast="bfloat16", watch=lambda policy, update: rounded.append(update))
+    assert rounded[0].loss != plain[0].loss == pytest.approx(rounded[0].loss, rel=0.5)
+    for update in rounded:
+        assert all(map(math.isfinite, update.parameters)) and any(update.parameters)
+        assert math.isfinite(update.held_out)
+
+
+def test_a_short_plain_schedule_is_aligned_with_the_full_run():
+    """The paper's Original-Opt.: every step is computed, and the teacher has more of them."""
+    start, pipe = badly_placed("flux", Mask.full(4)), pipeline("flux")
+    found = learn(start, teacher_steps=12)
+    assert (found.budget, found.steps) == (4, 4)
+    assert found.origin.teacher_steps == 12
+    finer, _ = first_sample("flux", 12)
+    assert found.quality.loss < loss("flux", start, teacher_sigmas=finer.float())
+    full = latents(FLUX, pipe, num_inference_steps=12)
+    with budcache.applied(pipe, found), counted(FLUX, pipe) as heard:
+        fast = latents(FLUX, pipe, num_inference_steps=4)
+    assert len(heard) == 4
+    assert found.quality.loss == pytest.approx((fast.double() - full.double()).square().mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("more", [{}, {"objective": "pixel"}, {"teacher_steps": 9}], ids=str)
+def test_all_calls_are_counted(more):
+    with counted(FLUX, pipeline("flux")) as heard:
+        found = align(Policy(mask=MASK), **more)
+    assert found.refined[0].calls == len(heard)
+
+
+# Killed, and gone on with
+
+
+LEARNING = """
+import sys
+sys.path[:0] = {paths!r}
+import torch
+torch.set_num_threads(1)
+from test_align_api import learning
+learning(sys.argv[1], sys.argv[2])
+"""
+
+
+def learning(ledger, out):
+    """An alignment of two rungs, in whatever process."""
+    ladder = Ladder.of([badly_placed("flux", Mask.parse(text)) for text in ("100100", "110100")])
+    texts = [f"{text} {number}" for number in range(4) for text in TEXTS]
+    call = {"prompts": texts, "selection": 2, "rate": 1e-2, "every": 3, "ledger": ledger, **shared(FLUX)}
+    budcache.align(pipeline("flux"), ladder, **call).save(out)
+
+
+def essence(path):
+    """What a ladder says, but for what it cost."""
+    return [(rung.mask, rung.sigmas, rung.quality, rung.refined[0].gain) for rung in Ladder.load(path)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
+def test_a_killed_alignment_goes_on_and_ends_the_same(tmp_path, request):
+    learning(tmp_path / "whole.jsonl", tmp_path / "whole.json")
+    undisturbed = (tmp_path / "whole.jsonl").read_text().splitlines()
+    assert len(undisturbed) == 1 + 2 * 14
+    ledger, out = tmp_path / "killed.jsonl", tmp_path / "killed.json"
+    here = request.path.parent
+    code = LEARNING.format(paths=[str(here), str(here.parent / "pipeline")])
+    ended, _, errors = interrupted([sys.executable, "-c", code, ledger, out], ledger, 19, signal.SIGKILL)
+    assert ended == -signal.SIGKILL, errors  # the first rung was done, the second was not
+    assert not out.exists()
+    learning(ledger, out)
+    assert essence(out) == essence(tmp_path / "whole.json")
+    updates = [[json.loads(line) for line in lines[1:]] for lines in (undisturbed, ledger.read_text().splitlines())]
+    for entries in updates:
+        for line in entries:
+            del line["calls"]  # the pipelines had to be opened again
+    assert updates[0] == updates[1]
+    calls = [sum(rung.refined[0].calls for rung in Ladder.load(path)) for path in (tmp_path / "whole.json", out)]
+    assert calls[0] < calls[1]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The ledger of a finished alignment."""
+    path = tmp_path_factory.mktemp("kept") / "a.ledger.jsonl"
+    align(Policy(mask=MASK), ledger=path)
+    return path
+
+
+def test_a_finished_alignment_is_not_made_again(kept):
+    seen = []
+    align(Policy(mask=MASK), ledger=kept, watch=lambda *update: seen.append(update))
+    assert not seen
+    assert len(kept.read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"rate": 1e-3}, "rate"),
+        ({"every": 2}, "every"),
+        ({"seed": 1}, "seed"),
+        ({"objective": "pixel"}, "objective"),
+        ({"autocast": "bfloat16"}, "autocast"),
+        ({"teacher_steps": 9}, "teacher_steps"),
+        ({"selection": 2}, "samples learned on"),
+        ({"prompts": ["another", *TEXTS[1:]]}, "prompts_hash"),
+        ({"policy": Policy(mask="110010")}, "policies"),
+        ({"policy": Policy(mask=MASK, reuse="residual")}, "policies"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_the_ledger_of_another_alignment_is_refused(kept, change, names):
+    with pytest.raises(SearchError, match=f"belongs to a alignment with {names} = .*Choose another --ledger"):
+        align(**{"policy": Policy(mask=MASK), "ledger": kept, **change})
+
+
+@pytest.mark.parametrize("change", [{"budget": None}, {"moments": 3}, {"calls": "many"}, {"parameters": None}], ids=str)
+def test_a_line_that_is_no_update_is_shown(kept, change, tmp_path):
+    head, first, *_ = kept.read_text().splitlines()
+    line = json.loads(first) | change
+    if None in change.values():
+        del line[next(iter(change))]
+    path = tmp_path / "a.ledger.jsonl"
+    path.write_text(f"{head}\n{json.dumps(line)}\n")
+    with pytest.raises(SearchError, match=r"has a line that cannot be used: .*Remove the line or the file"):
+        align(Policy(mask=MASK), ledger=path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"prompts": []}, "no prompts"),
+        ({"prompts": TEXTS[:1]}, "1 of 1 samples for selection leave none"),
+        ({"selection": 0}, "needs samples to choose by"),
+        ({"objective": "sound"}, "no objective 'sound' to align by"),
+        ({"rate": 0.0}, "learning rate must be above 0"),
+        ({"every": 0}, "`every` at least 1"),
+        ({"teacher_steps": 3}, "teacher of 3 steps is coarser than the 6 steps"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_aligned_is_refused(change, says):
+    with pytest.raises(SearchError, match=says) as caught:
+        align(Policy(mask=MASK), **change)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipeline_that_takes_the_time_as_a_bare_number_is_aligned_all_the_same():
+    """AuraFlow: no gradient comes through its time, but one comes through the steps."""
+    start = badly_placed("auraflow")
+    assert loss("auraflow", learn(start, "auraflow")) < loss("auraflow", start)
+
+
+def test_schedulers_without_levels_are_refused_with_a_sentence():
+    with pytest.raises(budcache.PipelineError, match="DDIMScheduler keeps no list of sigmas"):
+        align(Policy(mask=MASK), "sd15-ddim")
