@@ -112,10 +112,10 @@ class Journal:
             )
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
+                other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
                 raise SearchError(
-                    f"the {self.kind} {self.path} belongs to a {self.of} with {name} = {quote(theirs.get(name))}, this "
-                    f"one has {quote(ours.get(name))}. Choose another --{self.kind}, or remove the file to start "
-                    "afresh."
+                    f"the {self.kind} {self.path} belongs to {other} with {name} = {quote(theirs.get(name))}, this one "
+                    f"has {quote(ours.get(name))}. Choose another --{self.kind}, or remove the file to start afresh."
                 )
 
     def _foreign(self) -> SearchError:

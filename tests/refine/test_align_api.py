@@ -105,7 +105,10 @@ def test_the_pipeline_is_left_as_it_was(reuse, ending):
     known = facts()
     assert {needs for _, needs, _, _ in known} == {True, False}
     if ending == "well":
-        align(Policy(mask=MASK, reuse=reuse), pipe=pipe)
+        needs = []
+        watch = lambda policy, update: needs.extend(fact[1] for fact in facts())  # noqa: E731
+        align(Policy(mask=MASK, reuse=reuse), pipe=pipe, watch=watch)
+        assert needs and not any(needs)  # meanwhile nothing is recorded for them
     else:
 
         def stop(policy, update):
@@ -232,7 +235,7 @@ def test_a_killed_alignment_goes_on_and_ends_the_same(tmp_path, request):
     ledger, out = tmp_path / "killed.jsonl", tmp_path / "killed.json"
     here = request.path.parent
     code = LEARNING.format(paths=[str(here), str(here.parent / "pipeline")])
-    ended, _, errors = interrupted([sys.executable, "-c", code, ledger, out], ledger, 19, signal.SIGKILL)
+    ended, _, errors = interrupted([sys.executable, "-c", code, ledger, out], ledger, 16, signal.SIGKILL)
     assert ended == -signal.SIGKILL, errors  # the first rung was done, the second was not
     assert not out.exists()
     learning(ledger, out)
@@ -278,7 +281,7 @@ def test_a_finished_alignment_is_not_made_again(kept):
     ids=lambda value: str(value)[:30],
 )
 def test_the_ledger_of_another_alignment_is_refused(kept, change, names):
-    with pytest.raises(SearchError, match=f"belongs to a alignment with {names} = .*Choose another --ledger"):
+    with pytest.raises(SearchError, match=f"belongs to an alignment with {names} = .*Choose another --ledger"):
         align(**{"policy": Policy(mask=MASK), "ledger": kept, **change})
 
 
@@ -311,6 +314,13 @@ def test_what_cannot_be_aligned_is_refused(change, says):
     with pytest.raises(SearchError, match=says) as caught:
         align(Policy(mask=MASK), **change)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_refused_leaves_no_ledger_behind(tmp_path):
+    for change in ({"rate": 0.0}, {"every": 0}, {"teacher_steps": 3}, {"objective": "sound"}):
+        with pytest.raises(SearchError):
+            align(Policy(mask=MASK), ledger=tmp_path / "a.ledger.jsonl", **change)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_pipeline_that_takes_the_time_as_a_bare_number_is_aligned_all_the_same():

@@ -71,6 +71,7 @@ def align(
     import torch
 
     from budcache.pipeline import frozen
+    from budcache.refine.align import check_pace
 
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     given = take_samples(prompts, samples, call)
@@ -81,6 +82,8 @@ def align(
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
     if objective not in ("latent", "pixel"):
         raise SearchError(f"there is no objective {objective!r} to align by. Use 'latent' or 'pixel'.")
+    check_pace(rate, every)
+    jobs = [Job(pipe, rung.steps, rung.reuse, 1, objective, 0, teacher_steps) for rung in ladder]
     with ExitStack() as stack:
         journal = None
         if ledger is not None:
@@ -93,8 +96,7 @@ def align(
         if autocast is not None:
             stack.enter_context(torch.autocast(pipe.device.type, getattr(torch, autocast)))
         rungs = []
-        for rung in ladder:
-            job = Job(pipe, rung.steps, rung.reuse, 1, objective, 0, teacher_steps)
+        for job, rung in zip(jobs, ladder, strict=True):
             work = _Alignment(job, rung, given, learned_on, seed)
             rungs.append(work.run(rate, every, journal, None if watch is None else partial(watch, rung)))
     return Ladder.of(rungs)

@@ -22,7 +22,7 @@ from budcache.mask import Mask
 from budcache.rollout import rollout
 from budcache.sigmas import monotone
 
-__all__ = ["Aligned", "Learned", "Lesson", "Update", "align", "student"]
+__all__ = ["Aligned", "Learned", "Lesson", "Update", "align", "check_pace", "student"]
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,7 @@ def align(
     """
     if not lessons:
         raise SearchError("there are no samples to align on. Give some prompts; the paper takes 100.")
-    if not (rate > 0 and math.isfinite(rate)) or every < 1:
-        raise SearchError(f"the learning rate must be above 0 and `every` at least 1, got {rate} and {every}.")
+    check_pace(rate, every)
     space = _Space(start, mask)
     optimiser = torch.optim.AdamW([space.parameters], lr=rate, weight_decay=0.0)
     start_loss = held_out(start)
@@ -130,6 +129,12 @@ def align(
         if watch is not None:
             watch(update)
     return aligned
+
+
+def check_pace(rate: float, every: int) -> None:
+    """Refuse a learning rate or a rhythm that cannot be."""
+    if not (rate > 0 and math.isfinite(rate)) or every < 1:
+        raise SearchError(f"the learning rate must be above 0 and `every` at least 1, got {rate} and {every}.")
 
 
 def student(run: Run, mask: Mask, sigmas: Tensor, weights: Sequence[Tensor] | None = None) -> Tensor:

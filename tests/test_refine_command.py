@@ -1,0 +1,178 @@
+"""`budcache fit` and `budcache align`, on the embedded model; and what `search` and `show` say about refinement."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import budcache
+from budcache import Ladder, Origin, Policy, models
+from budcache.search import read_history
+
+MASKS = ("10010000", "11010100")
+TEXTS = models.prompts("tiny-flux", "calibration")[:4]
+PROMPTS = [part for text in TEXTS for part in ("-p", text)]
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where the commands run: a ladder of two plain masks, and files that are wrong in one way each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    rungs = [Policy(mask=mask, origin=Origin(model="tiny-flux")) for mask in MASKS]
+    Ladder.of(rungs).save("plain.json")
+    Policy(mask=MASKS[0]).save("nameless.json")
+    Policy(mask=MASKS[0], reuse="residual", origin=Origin(model="tiny-flux")).save("residual.json")
+    (tmp_path / "notes.txt").write_text("not a ledger\n")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    return models.load("tiny-flux")
+
+
+def worked(answer):
+    code, output, errors = answer
+    assert code == 0, errors
+    return output, errors
+
+
+def one_line(text):
+    """What was printed, without the line breaks of a narrow terminal."""
+    return " ".join(text.split())
+
+
+def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, pipe, run_here):
+    output, errors = worked(run_here("fit", "plain.json", *PROMPTS, "--plot", "weights.png"))
+    fitted = Ladder.load("plain.fit.json")
+    assert fitted == budcache.fit(pipe, Ladder.load("plain.json"), prompts=TEXTS)
+    assert all(rung.weights for rung in fitted) and fitted[2].refined[0].gain > 1  # a model that was trained
+    assert errors == "drawn to weights.png\n"
+    assert (folder / "weights.png").read_bytes().startswith(PNG)
+    lines = output.splitlines()
+    assert lines[0] == "ladder of 2 policies, 8 steps"
+    for rung in fitted:
+        (line,) = [line for line in lines if line.split()[:1] == [str(rung.budget)]]
+        gain, psnr = f"{rung.refined[0].gain:+.1f}", f"{rung.quality.psnr:.1f}"
+        assert f"blend {max(map(len, rung.weights))}" in line and gain in line.split() and psnr in line.split()
+    assert "PSNR in decibels to the run of 8 steps, mean of 1 samples" in one_line(output)
+    gains = sorted(rung.refined[0].gain for rung in fitted)
+    calls = sum(rung.refined[0].calls for rung in fitted)
+    says = f"fit: 2, 4 calls, on 4 prompts in {calls} sample-calls, {gains[0]:+.1f} to {gains[1]:+.1f} dB on held-out"
+    assert says in one_line(output)
+    assert lines[-1].startswith("plain.fit.json  ")
+    # `show` knows the same from the file alone, and draws masks and weights.
+    shown, _ = worked(run_here("show", "plain.fit.json", "--plot", "deep/shown.png"))
+    assert output.startswith(shown.rstrip())
+    assert (folder / "deep" / "shown.png").read_bytes().startswith(PNG)
+
+
+def test_fit_takes_one_rung_and_other_settings_and_tells_machines(folder, pipe, run_here):
+    own = ["--budget", 4, "--out", "one.json", "--outputs", "2", "--ridges", "0.01", "--selection", 2, "--seed", 7]
+    output, errors = worked(run_here("fit", "plain.json", *PROMPTS, *own, "--teacher-steps", 16, "--json"))
+    facts = json.loads(output)
+    rung = Policy.load("one.json")
+    assert errors == ""
+    assert (facts["ladder"], facts["gain"]) == ("one.json", {"4": rung.refined[0].gain})
+    settings = {"outputs": [2], "ridges": [0.01], "selection": 2, "seed": 7, "teacher_steps": 16}
+    assert Ladder.of([rung]) == budcache.fit(
+        pipe, Policy(mask=MASKS[1], origin=Origin(model="tiny-flux")), prompts=TEXTS, **settings
+    )
+    shown, _ = worked(run_here("show", "one.json"))
+    assert "PSNR in decibels to the run of 16 steps, mean of 2 samples" in one_line(shown)
+
+
+def test_align_writes_levels_and_a_ledger_that_it_goes_on_with(folder, pipe, run_here):
+    command = ["align", "plain.json", *PROMPTS, "--budget", 2, "--rate", 0.01, "--every", 1, "--plot", "aligned.png"]
+    output, errors = worked(run_here(*command))
+    aligned = Policy.load("plain.align.json")
+    start = Policy(mask=MASKS[0], origin=Origin(model="tiny-flux"))
+    assert Ladder.of([aligned]) == budcache.align(pipe, start, prompts=TEXTS, rate=0.01, every=1)
+    assert aligned.sigmas is not None and aligned.refined[0].gain > 0  # as this one was trained
+    assert errors == "drawn to aligned.png\n"
+    assert (folder / "aligned.png").read_bytes().startswith(PNG)
+    assert "own" in output  # levels
+    assert f"align: 2 calls, on 4 prompts in {aligned.refined[0].calls} sample-calls" in one_line(output)
+    kept = (folder / "plain.align.ledger.jsonl").read_bytes()
+    assert kept.count(b"\n") == 1 + 3
+    output, _ = worked(run_here(*command, "--json"))
+    assert json.loads(output)["gain"] == {"2": aligned.refined[0].gain}
+    again = Policy.load("plain.align.json")
+    assert (again.sigmas, again.quality) == (aligned.sigmas, aligned.quality)
+    assert (folder / "plain.align.ledger.jsonl").read_bytes() == kept
+
+
+def test_a_short_schedule_written_by_hand_is_aligned(folder, run_here):
+    (folder / "short.json").write_text('{"kind": "policy", "version": 1, "mask": "111"}')
+    usual = ["--model", "tiny-flux", "--teacher-steps", 9, "--objective", "pixel", "--height", 32, "--width", 32]
+    output, _ = worked(run_here("align", "short.json", *PROMPTS[:4], *usual, "--autocast", "bfloat16"))
+    assert "to the run of 9 steps" in one_line(output)
+    assert Policy.load("short.align.json").origin.teacher_steps == 9
+
+
+def test_search_fits_unless_it_is_told_not_to(folder, run_here):
+    usual = ["search", "tiny-flux", "--steps", 6, "--budgets", 2, *PROMPTS, "--selection", 1]
+    output, _ = worked(run_here(*usual, "--out", "masks.json", "--plain"))
+    assert all(rung.weights is None and rung.refined == () for rung in Ladder.load("masks.json"))
+    assert "blend" not in output and "fit:" not in output
+    assert "PSNR in decibels to the run of 6 steps, mean of 1 samples" in one_line(output)
+    output, _ = worked(run_here(*usual, "--out", "fitted.json", "--teacher-steps", 12))
+    assert all(rung.weights for rung in Ladder.load("fitted.json"))
+    assert "blend" in output and "fit: 2 calls, on 4 prompts" in one_line(output)
+    assert "PSNR in decibels to the run of 12 steps" in one_line(output)
+    # A limit that only the second climb meets is said, too.
+    masks = len(read_history(folder / "masks.ledger.jsonl"))
+    output, _ = worked(run_here(*usual, "--out", "cut.json", "--max-evaluations", masks + 2, "--json"))
+    assert json.loads(output)["stopped"] == "evaluations limit of 2"
+
+
+def bad_inputs():
+    """Command lines that are wrong in one way, and what the sentence must say."""
+    fit, align = ["fit", "plain.json", *PROMPTS], ["align", "plain.json", *PROMPTS]
+    for command in (fit, align):
+        verb, _, *rest = command
+        yield [verb, "none.json", *rest], "there is no file none.json"
+        yield [verb, "notes.txt", *rest], "not whole JSON"
+        yield [verb, "nameless.json", *rest], "does not say what model it is for. Name it with --model."
+        yield [*command, "--model", "nowhere"], "no model 'nowhere'"
+        yield [*command, "--budgets", 5], "no rung of 5 calls, only of 2, 4"
+        yield [*command, "--budgets", "few"], "cannot be read. Write them as 8"
+        yield [*command, "--selection", 4], "4 of 4 samples for selection leave none"
+        yield [*command, "--prompts", "notes.txt"], "both given"
+        yield [*command, "--teacher-steps", 5], "a teacher of 5 steps is coarser than the 8 steps"
+        yield [*command, "--out", "."], "is a folder"
+        yield [*command, "--frames", 5], "takes no num_frames"
+    for text in ("two", "2.5", "nan", "", "3,,2", "9" * 5000):
+        yield [*fit, f"--outputs={text}"], "cannot be read. Write numbers with commas between them."
+    yield [*fit, "--ridges=weak"], "--ridges 'weak' cannot be read"
+    yield [*fit, "--ridges=nan"], "ridge of at least 0"
+    yield [*fit, "--outputs=0"], "at least 1 output"
+    yield [*fit, "--outputs=17"], "16 outputs at most"
+    yield ["fit", "residual.json", *PROMPTS], 'only masks with reuse="output"'
+    yield ["fit", "plain.json", *PROMPTS[:2]], "fitting needs samples to choose by"
+    yield [*align, "--rate=0"], "learning rate must be above 0"
+    yield [*align, "--rate=nan"], "learning rate must be above 0"
+    yield [*align, "--ledger", "notes.txt"], "notes.txt is not a ledger"
+    search = ["search", "tiny-flux", "--steps", 6, "--budgets", 2, *PROMPTS, "--out", "new.json"]
+    yield [*search, "--fit", "--reuse", "residual"], 'only reuse="output" can be fitted'
+    yield [*search, "--teacher-steps", 5], "a teacher of 5 steps is coarser than the 6 steps"
+
+
+def test_bad_input_earns_one_line_and_exit_code_2(folder, run_here):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    wrong = []
+    for command, says in bad_inputs():
+        code, output, errors = run_here(*command)
+        if (
+            (code, output) != (2, "")
+            or not errors.startswith("budcache: ")
+            or says not in errors
+            or errors.count("\n") != 1
+        ):
+            wrong.append(f"{' '.join(map(str, command))[-80:]}\n  exit {code}, {output[-200:]!r}, {errors[-400:]!r}")
+    assert not wrong, "\n".join(wrong)
+    after = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(".ledger.jsonl")}
+    assert after == before
