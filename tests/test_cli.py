@@ -105,7 +105,7 @@ def test_search_writes_a_ladder_and_its_history(searched, model):
 def test_show_prints_and_draws_a_ladder(searched):
     folder, _ = searched
     done = worked("show", "found.json", "--plot", "masks.png", cwd=folder)
-    assert done.stdout.startswith("ladder of 4 policies, 12 steps")
+    assert done.stdout.startswith("ladder of 4 rungs, 12 steps")
     assert "drawn to masks.png" in done.stderr
     assert (folder / "masks.png").read_bytes().startswith(b"\x89PNG")
     shown = json.loads(worked("show", "found.json", "--json", cwd=folder).stdout)

@@ -53,7 +53,7 @@ def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, p
     assert errors == "drawn to weights.png\n"
     assert (folder / "weights.png").read_bytes().startswith(PNG)
     lines = output.splitlines()
-    assert lines[0] == "ladder of 2 policies, 8 steps"
+    assert lines[0] == "ladder of 2 rungs, 8 steps"
     for rung in fitted:
         (line,) = [line for line in lines if line.split()[:1] == [str(rung.budget)]]
         gain, psnr = f"{rung.refined[0].gain:+.1f}", f"{rung.quality.psnr:.1f}"

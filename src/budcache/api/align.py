@@ -145,7 +145,7 @@ class _Alignment:
         how = "align" if rung.weights is None else "align, joint"
         if found == before:
             how += ", kept as it was"
-        return refined(rung, found, how, len(self.samples), self.calls, quality, self.job.teacher_steps)
+        return refined(self.job.pipe, rung, found, how, len(self.samples), self.calls, quality, self.job.teacher_steps)
 
     @contextmanager
     def _lesson(self, number: int) -> Iterator[Lesson]:
@@ -210,6 +210,7 @@ def _identity(
 
     origin = describe(pipe, prompts_hash=digest(samples), teacher_steps=teacher_steps, **settings_of(samples[0]))
     return origin.model_dump(mode="json", exclude={"versions"}) | {
+        "budgets": list(ladder.budgets),
         "policies": [rung.model_dump(mode="json", include={"mask", "reuse", "weights", "sigmas"}) for rung in ladder],
         "samples learned on": learned_on,
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from budcache.api.select import Candidate, best, fits
 from budcache.errors import SearchError
 from budcache.job import Job, split, take_samples
-from budcache.policy import Ladder, Origin, Policy, Quality, Refined
+from budcache.policy import Ladder, Policy, Quality, Refined
 
 if TYPE_CHECKING:
     from budcache.refine import Target
@@ -78,13 +78,14 @@ def fit(
             quality = judge.quality(before), judge.quality(found)
             how = "fit" if found != before else "fit, kept as it was"
             calls = known.calls + judge.calls - spent
-            rungs.append(refined(rung, found, how, len(given), calls, quality, teacher_steps))
+            rungs.append(refined(pipe, rung, found, how, len(given), calls, quality, teacher_steps))
             if watch is not None:
                 watch(rungs[-1])
     return Ladder.of(rungs)
 
 
 def refined(
+    pipe: Any,
     rung: Policy,
     found: Candidate,
     how: str,
@@ -94,9 +95,11 @@ def refined(
     teacher_steps: int | None,
 ) -> Policy:
     """A policy with what was found for it, and a line on how that came about; its quality before and after."""
-    origin = rung.origin
-    if teacher_steps != (origin and origin.teacher_steps):  # what the quality refers to
-        origin = (origin or Origin()).model_copy(update={"teacher_steps": teacher_steps})
+    from budcache.pipeline import describe
+
+    origin = rung.origin or describe(pipe)  # a policy written by hand says from now on what it is for
+    if teacher_steps != origin.teacher_steps:  # what the quality refers to
+        origin = origin.model_copy(update={"teacher_steps": teacher_steps})
     line = Refined(how=how, prompts=prompts, calls=calls, gain=gain(*quality))
     kept = rung.quality.calibration_loss if rung.quality and found == Candidate.of(rung) else found.loss
     return rung.model_copy(

@@ -128,7 +128,7 @@ def search_in_full(
         prompts=len(given),
         prompts_hash=digest(given),
         seed=seed,
-        strategy=next((name for name, known in STRATEGIES.items() if known == plan), repr(plan)),
+        strategy=_strategy_name(plan),
         teacher_steps=teacher_steps,
         **settings_of(given[0]),
     )
@@ -143,7 +143,8 @@ def search_in_full(
         field = {b: found.best(b, FINALISTS) for b in wanted if found.best(b)}
         if not field:
             raise SearchError(
-                f"the search stopped at its {found.stopped} before any budget was reached. Allow it more."
+                f"the search stopped at its {found.stopped} before any budget was reached. Allow it more; with a "
+                "ledger it goes on from there."
             )
         fitted, fitters = None, list[Fitted]()
         if fit:
@@ -248,6 +249,12 @@ def check_budgets(budgets: Sequence[int], steps: int) -> None:
     for budget in budgets:
         if not 1 <= budget <= steps:
             raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")
+
+
+def _strategy_name(plan: Strategy) -> str:
+    """A strategy's name, or what it says of itself, or at least its class."""
+    named = next((name for name, known in STRATEGIES.items() if known == plan), repr(plan))
+    return type(plan).__name__ if named.startswith("<") else named
 
 
 def _identity(origin: Origin, job: Job, plan: Strategy, searched_on: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         try:
             function(*args, **kwargs)
         except KeyboardInterrupt:
-            tell("stopped. What was finished is kept, and a search goes on with the same command.")
+            tell("stopped. What was finished is kept; the same command goes on from there.")
             raise typer.Exit(130) from None
 
     return app.command()(run)

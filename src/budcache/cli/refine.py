@@ -39,7 +39,7 @@ from budcache.cli.common import (
 from budcache.cli.search import parse_budgets
 from budcache.errors import PipelineError, PolicyError, SearchError
 from budcache.files import quote
-from budcache.policy import Ladder, Policy
+from budcache.policy import Ladder, Policy, load
 
 if TYPE_CHECKING:
     from budcache.refine import Update
@@ -191,6 +191,7 @@ class _Work:
     def __init__(
         self, file: Path, model: str | None, out_path: Path | None, budgets: str | None, verb: str, as_json: bool
     ) -> None:
+        self.single = isinstance(load(file), Policy)
         whole = Ladder.load(file)
         self.ladder = whole if budgets is None else Ladder.of([whole[budget] for budget in parse_budgets(budgets)])
         origin = self.ladder.rungs[0].origin
@@ -214,7 +215,7 @@ class _Work:
         """Save, and tell."""
         from budcache.report.text import describe
 
-        result: Ladder | Policy = found if len(found) > 1 else found.rungs[0]
+        result: Ladder | Policy = found.rungs[0] if self.single else found
         result.save(self.out)
         seconds = time.perf_counter() - self.begin
         if self.as_json:

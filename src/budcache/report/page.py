@@ -123,7 +123,9 @@ def headline(comparison: Comparison) -> str:
     best, name = max(rivals) if measure.higher else min(rivals)
     gap = _with_unit(measure, abs(found.mean - best))
     ahead = (found.mean >= best) == measure.higher
-    return f"{start}, {gap} {'better' if ahead else 'worse'} than the best of the others ({name})."
+    count = len(comparison.prompts)
+    on = f"on {count} prompt{'s' if count > 1 else ''}"
+    return f"{start}, {gap} {'better' if ahead else 'worse'} than the best of the others ({name}), {on}."
 
 
 def _shown(comparison: Comparison) -> int:
@@ -151,7 +153,12 @@ def _tiles(comparison: Comparison, budget: int) -> str:
     for measure in comparison.measures[:2]:
         found = entry.summed(measure)
         if found is not None:
-            tail = f"{measure.title}; 95% of samples have {_with_unit(measure, found.tail)} or better"
+            few = len(entry.calls) < 20  # of which 5 % would be less than one
+            tail = (
+                f"{measure.title}, mean of {len(entry.calls)} samples; the worst has {_with_unit(measure, found.worst)}"
+                if few
+                else f"{measure.title}; 95% of samples have {_with_unit(measure, found.tail)} or better"
+            )
             tiles.append((_with_unit(measure, found.mean), tail))
     return "<ul>" + "".join(f"<li><b>{escape(big)}</b>{escape(small)}</li>" for big, small in tiles) + "</ul>"
 

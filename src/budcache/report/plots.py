@@ -46,7 +46,7 @@ def convergence(axes: Axes, history: Sequence[Evaluated]) -> None:
     for budget in sorted({step.mask.budget for step in history}):
         at = [i for i, step in enumerate(history) if step.mask.budget == budget]
         lowest = list(accumulate((history[i].loss for i in at), min))
-        axes.plot(at, lowest, linewidth=1.5, label=f"best of {budget} calls")
+        axes.plot(at, lowest, linewidth=1.5, drawstyle="steps-post", label=f"best of {budget} calls")
     axes.set_yscale("log")
     axes.set_xlabel("masks scored")
     axes.set_ylabel("loss")

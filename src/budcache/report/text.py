@@ -24,7 +24,7 @@ def describe(found: Policy | Ladder) -> RenderableType:
     rungs = found.rungs if isinstance(found, Ladder) else (found,)
     first = rungs[0]
     title = (
-        f"ladder of {len(rungs)} policies, {first.steps} steps"
+        f"ladder of {_several(len(rungs), 'rung')}, {first.steps} steps"
         if isinstance(found, Ladder)
         else f"policy: computes {first.budget} of {first.steps} steps, {first.steps / first.budget:.2f} times fewer"
     )
@@ -57,6 +57,10 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
     return table
 
 
+def _several(count: int | None, what: str) -> str:
+    return f"{count or 'unknown'} {what}{'' if count == 1 else 's'}"
+
+
 def _gain(rung: Policy) -> str:
     gains = [line.gain for line in rung.refined if line.gain is not None]
     return f"{sum(gains):+.1f}" if gains else "-"
@@ -69,8 +73,8 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     if first.quality is not None and first.quality.psnr is not None:
         steps = (first.origin and first.origin.teacher_steps) or first.steps
         lines.append(
-            f"PSNR in decibels to the run of {steps} steps, mean of {first.quality.samples} samples that were not "
-            "searched on; loss on those that were"
+            f"PSNR in decibels to the run of {steps} steps, mean of {_several(first.quality.samples, 'sample')} "
+            "kept out of the search, by which finalists were chosen; loss on the others"
         )
     for how in dict.fromkeys(line.how for rung in rungs for line in rung.refined):
         done = [(rung, line) for rung in rungs for line in rung.refined if line.how == how]
