@@ -58,7 +58,7 @@ def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, p
         (line,) = [line for line in lines if line.split()[:1] == [str(rung.budget)]]
         gain, psnr = f"{rung.refined[0].gain:+.1f}", f"{rung.quality.psnr:.1f}"
         assert f"blend {max(map(len, rung.weights))}" in line and gain in line.split() and psnr in line.split()
-    assert "PSNR in decibels to the run of 8 steps, mean of 1 samples" in one_line(output)
+    assert "PSNR in decibels to the run of 8 steps, mean of 1 sample" in one_line(output)
     gains = sorted(rung.refined[0].gain for rung in fitted)
     calls = sum(rung.refined[0].calls for rung in fitted)
     says = f"fit: 2, 4 calls, on 4 prompts in {calls} sample-calls, {gains[0]:+.1f} to {gains[1]:+.1f} dB on held-out"
@@ -74,7 +74,7 @@ def test_fit_takes_one_rung_and_other_settings_and_tells_machines(folder, pipe, 
     own = ["--budget", 4, "--out", "one.json", "--outputs", "2", "--ridges", "0.01", "--selection", 2, "--seed", 7]
     output, errors = worked(run_here("fit", "plain.json", *PROMPTS, *own, "--teacher-steps", 16, "--json"))
     facts = json.loads(output)
-    rung = Policy.load("one.json")
+    rung = Ladder.load("one.json").rungs[0]
     assert errors == ""
     assert (facts["ladder"], facts["gain"]) == ("one.json", {"4": rung.refined[0].gain})
     settings = {"outputs": [2], "ridges": [0.01], "selection": 2, "seed": 7, "teacher_steps": 16}
@@ -88,7 +88,7 @@ def test_fit_takes_one_rung_and_other_settings_and_tells_machines(folder, pipe, 
 def test_align_writes_levels_and_a_ledger_that_it_goes_on_with(folder, pipe, run_here):
     command = ["align", "plain.json", *PROMPTS, "--budget", 2, "--rate", 0.01, "--every", 1, "--plot", "aligned.png"]
     output, errors = worked(run_here(*command))
-    aligned = Policy.load("plain.align.json")
+    aligned = Ladder.load("plain.align.json").rungs[0]
     start = Policy(mask=MASKS[0], origin=Origin(model="tiny-flux"))
     assert Ladder.of([aligned]) == budcache.align(pipe, start, prompts=TEXTS, rate=0.01, every=1)
     assert aligned.sigmas is not None and aligned.refined[0].gain > 0  # as this one was trained
@@ -100,7 +100,7 @@ def test_align_writes_levels_and_a_ledger_that_it_goes_on_with(folder, pipe, run
     assert kept.count(b"\n") == 1 + 3
     output, _ = worked(run_here(*command, "--json"))
     assert json.loads(output)["gain"] == {"2": aligned.refined[0].gain}
-    again = Policy.load("plain.align.json")
+    again = Ladder.load("plain.align.json").rungs[0]
     assert (again.sigmas, again.quality) == (aligned.sigmas, aligned.quality)
     assert (folder / "plain.align.ledger.jsonl").read_bytes() == kept
 
@@ -118,7 +118,7 @@ def test_search_fits_unless_it_is_told_not_to(folder, run_here):
     output, _ = worked(run_here(*usual, "--out", "masks.json", "--plain"))
     assert all(rung.weights is None and rung.refined == () for rung in Ladder.load("masks.json"))
     assert "blend" not in output and "fit:" not in output
-    assert "PSNR in decibels to the run of 6 steps, mean of 1 samples" in one_line(output)
+    assert "PSNR in decibels to the run of 6 steps, mean of 1 sample" in one_line(output)
     output, _ = worked(run_here(*usual, "--out", "fitted.json", "--teacher-steps", 12))
     assert all(rung.weights for rung in Ladder.load("fitted.json"))
     assert "blend" in output and "fit: 2 calls, on 4 prompts" in one_line(output)
