@@ -25,24 +25,34 @@ class Journal:
         work: what determines the lines: model, prompts, steps, seeds. A journal of other work is refused.
         kind: what sort of journal it is: the name of the first line's own field.
         of: what the work is called, for people to read.
+        option: the command line's name for where the file is to be; `kind` if nothing is said.
+        error: what to raise when the file cannot be used.
 
     Attributes:
         entries: the lines of the runs before this one.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], work: Mapping[str, Any], *, kind: str = "ledger", of: str = "search"
+        self,
+        path: str | os.PathLike[str],
+        work: Mapping[str, Any],
+        *,
+        kind: str = "ledger",
+        of: str = "search",
+        option: str = "",
+        error: type[SearchError] = SearchError,
     ) -> None:
         self.path, self.kind, self.of = Path(path), kind, of
+        self.option, self.error = option or kind, error
         first = json.dumps({kind: VERSION, of: dict(work)})
         try:
             data = self.path.read_bytes() if self.path.exists() else b""
             # The last line may have been cut off by a kill; a line is whole only with its end.
             end = data.rfind(b"\n") + 1
             whole = data[:end].decode().splitlines()
-        except OSError as error:
-            reason = error.strerror or error
-            raise SearchError(f"the {kind} {path} cannot be read: {reason}. Choose another --{kind}.") from None
+        except OSError as trouble:
+            reason = trouble.strerror or trouble
+            raise error(f"the {kind} {path} cannot be read: {reason}. Choose another --{self.option}.") from None
         except UnicodeDecodeError:
             raise self._foreign() from None
         if whole:
@@ -62,8 +72,8 @@ class Journal:
                 self.write(json.loads(first))
             elif end < len(data):
                 os.truncate(self.path, end)  # what is whole is not touched
-        except OSError as error:
-            raise self._full(error) from None
+        except OSError as trouble:
+            raise self._full(trouble) from None
 
     def write(self, entry: dict[str, Any]) -> None:
         """Append a line, at once."""
@@ -80,14 +90,14 @@ class Journal:
 
     def spoilt(self, entry: object) -> SearchError:
         """The error for a line that is whole but makes no sense."""
-        return SearchError(
+        return self.error(
             f"the {self.kind} {self.path} has a line that cannot be used: {quote(entry)}. Remove the line or the file."
         )
 
     def in_use(self) -> SearchError:
         """The error for a file that another process writes to."""
-        return SearchError(
-            f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another --{self.kind}."
+        return self.error(
+            f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another --{self.option}."
         )
 
     def _parsed(self, line: str) -> dict[str, Any]:
@@ -107,24 +117,24 @@ class Journal:
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self._foreign() from None
         if version != VERSION:
-            raise SearchError(
+            raise self.error(
                 f"{self.path} is a {self.kind} of version {quote(version)}, this is {VERSION}. Remove the file."
             )
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
                 other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
-                raise SearchError(
+                raise self.error(
                     f"the {self.kind} {self.path} belongs to {other} with {name} = {quote(theirs.get(name))}, this one "
-                    f"has {quote(ours.get(name))}. Choose another --{self.kind}, or remove the file to start afresh."
+                    f"has {quote(ours.get(name))}. Choose another --{self.option}, or remove the file to start afresh."
                 )
 
     def _foreign(self) -> SearchError:
-        return SearchError(f"{self.path} is not a {self.kind}. Choose another --{self.kind}, or remove the file.")
+        return self.error(f"{self.path} is not a {self.kind}. Choose another --{self.option}, or remove the file.")
 
     def _full(self, error: OSError) -> SearchError:
-        return SearchError(
-            f"the {self.kind} {self.path} cannot be written: {error.strerror or error}. What was scored is kept; make "
-            "room and run the same command again."
+        return self.error(
+            f"the {self.kind} {self.path} cannot be written: {error.strerror or error}. What was finished is kept; "
+            "make room and run the same command again."
         )
 
 

@@ -73,12 +73,27 @@ def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, 
     shutil.copytree(compared[0], out)
     code, _, errors = run_here(*command, "--out", out, "--seed", 5)
     assert code == 2
-    assert f"the folder {out} holds a comparison with seed = 0, this one has 5." in errors
+    assert "belongs to a comparison with seed = 0, this one has 5. Choose another --out" in errors
     assert len(errors.splitlines()) == 1
     (out / "comparison.jsonl").write_text("something else\n")
     code, _, errors = run_here(*command, "--out", out)
     assert code == 2
-    assert "is not of a comparison" in errors
+    assert "is not a record" in errors
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks there")
+def test_a_folder_in_use_is_refused(command, compared, tmp_path, run_here):
+    import fcntl
+
+    out = tmp_path / "out"
+    shutil.copytree(compared[0], out)
+    before = essence(out)
+    with (out / "comparison.jsonl").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        code, _, errors = run_here(*command, "--out", out)
+    assert code == 2
+    assert "comparison.jsonl is in use by another process. Wait for it, or choose another --out." in errors
+    assert essence(out) == before
 
 
 def test_more_can_be_asked_of_a_finished_folder(command, compared, tmp_path, run_here):

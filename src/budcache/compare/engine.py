@@ -105,35 +105,35 @@ def compare(
         **{name: facts[name] for name in ("steps", "dtype", "device")},
         "batch": batch,
     }
-    kept = Folder(folder, identity)
-    total = len(prompts) * (1 + len(names) * len(wanted))
-    bench = _Bench(pipe, list(prompts), call, seed + EVALUATION_SEED, judges, kept, steps, total, watch)
-    shop = Workshop(pipe, steps, wanted, learned, kept.path, given, seed, batch, bench.say)
-    entries, left_out = [bench.full()], list[LeftOut]()
-    for name in names:
-        reasons: dict[str, list[int]] = {}
-        for budget in wanted:
-            try:
-                entries.append(bench.entry(name, budget, shop))
-            except FolderError:
-                raise
-            except BudcacheError as error:
-                bench.done += len(prompts)
-                reasons.setdefault(str(error), []).append(budget)
-        left_out += [
-            LeftOut(method=name, title=title(name), budgets=tuple(those), reason=reason)
-            for reason, those in reasons.items()
-        ]
-    return Comparison(
-        **facts,
-        budgets=tuple(wanted),
-        prompts=tuple(prompts),
-        calibration=len(learned),
-        measures=tuple(_measure(judge) for judge in judges),
-        entries=tuple(entries),
-        left_out=tuple(left_out),
-        history=_history(kept),
-    )
+    with Folder(folder, identity) as kept:
+        total = len(prompts) * (1 + len(names) * len(wanted))
+        bench = _Bench(pipe, list(prompts), call, seed + EVALUATION_SEED, judges, kept, steps, total, watch)
+        shop = Workshop(pipe, steps, wanted, learned, kept.path, given, seed, batch, bench.say)
+        entries, left_out = [bench.full()], list[LeftOut]()
+        for name in names:
+            reasons: dict[str, list[int]] = {}
+            for budget in wanted:
+                try:
+                    entries.append(bench.entry(name, budget, shop))
+                except FolderError:
+                    raise
+                except BudcacheError as error:
+                    bench.done += len(prompts)
+                    reasons.setdefault(str(error), []).append(budget)
+            left_out += [
+                LeftOut(method=name, title=title(name), budgets=tuple(those), reason=reason)
+                for reason, those in reasons.items()
+            ]
+        return Comparison(
+            **facts,
+            budgets=tuple(wanted),
+            prompts=tuple(prompts),
+            calibration=len(learned),
+            measures=tuple(_measure(judge) for judge in judges),
+            entries=tuple(entries),
+            left_out=tuple(left_out),
+            history=_history(kept),
+        )
 
 
 def compact(

@@ -6,7 +6,6 @@ the full run's also as numbers, to measure against.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,8 @@ from PIL import Image
 
 from budcache import media
 from budcache.compare.result import VERSION, Entry
-from budcache.errors import BudcacheError, PipelineError, PolicyError, SearchError
-from budcache.files import quote
+from budcache.errors import PipelineError, PolicyError, SearchError
+from budcache.journal import Journal
 from budcache.metrics.base import Frame
 
 __all__ = ["Folder", "FolderError", "picture", "rounded"]
@@ -29,7 +28,7 @@ class FolderError(SearchError):
 
 
 class Folder:
-    """Where a comparison is kept while it grows.
+    """Where a comparison is kept while it grows; one process at a time writes to it.
 
     Args:
         path: the folder; made if it is not there.
@@ -38,27 +37,27 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> None:
         self.path = Path(path)
-        self.file = self.path / "comparison.jsonl"
+        self._journal = Journal(
+            self.path / "comparison.jsonl",
+            {"format": VERSION, **identity},
+            kind="record",
+            of="comparison",
+            option="out",
+            error=FolderError,
+        )
         self._known: dict[tuple[str, int], tuple[str, Entry]] = {}
-        header = {"comparison": VERSION, "of": dict(identity)}
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            data = self.file.read_bytes() if self.file.exists() else b""
-            # The last line may have been cut off by a kill; a line is whole only with its end.
-            end = data.rfind(b"\n") + 1
-            lines = data[:end].decode().splitlines()
-            if lines:
-                self._check(lines[0], header)
-                for line in lines[1:]:
-                    self._read(line)
-                if end < len(data):
-                    os.truncate(self.file, end)
-            else:
-                self.file.write_text(json.dumps(header) + "\n", encoding="utf-8")
-        except UnicodeDecodeError:
-            raise self._foreign() from None
-        except OSError as error:
-            raise self._trouble(error) from None
+        for line in self._journal.entries:
+            try:
+                entry = Entry.model_validate(line["entry"])
+                self._known[entry.method, entry.budget] = str(line["made of"]), entry
+            except (ValueError, TypeError, KeyError, PolicyError):
+                raise self._journal.spoilt(line) from None
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._journal.close()
 
     def get(self, method: str, budget: int, made_of: str) -> Entry | None:
         """A finished entry, if it was made of the same thing."""
@@ -67,12 +66,7 @@ class Folder:
 
     def add(self, entry: Entry, made_of: str) -> None:
         """Write a finished entry down."""
-        line = json.dumps({"made of": made_of, "entry": entry.model_dump(mode="json", exclude_none=True)})
-        try:
-            with self.file.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise self._trouble(error) from None
+        self._journal.write({"made of": made_of, "entry": entry.model_dump(mode="json", exclude_none=True)})
         self._known[entry.method, entry.budget] = made_of, entry
 
     def keep(self, entry: tuple[str, int], number: int, sample: Frame) -> None:
@@ -102,42 +96,13 @@ class Folder:
             return np.asarray(np.load(self._reference(number), allow_pickle=False), np.float32)
         except (OSError, ValueError):
             raise FolderError(
-                f"{self._reference(number)} is missing or damaged. Remove {self.file} to start afresh."
+                f"{self._reference(number)} is missing or damaged. Remove {self._journal.path} to start afresh."
             ) from None
 
     def _reference(self, number: int) -> Path:
         return self.path / "pictures" / "full" / f"{number:03d}.npy"
 
-    def _check(self, line: str, header: dict[str, Any]) -> None:
-        try:
-            found = json.loads(line)
-            theirs, version = dict(found["of"]), found["comparison"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise self._foreign() from None
-        if version != VERSION:
-            raise FolderError(f"{self.file} has version {quote(version)}, this is {VERSION}. Choose another --out.")
-        ours = json.loads(json.dumps(header["of"]))
-        for name in sorted({*ours, *theirs}):
-            if ours.get(name) != theirs.get(name):
-                raise FolderError(
-                    f"the folder {self.path} holds a comparison with {name} = {quote(theirs.get(name))}, this one has "
-                    f"{quote(ours.get(name))}. Choose another --out, or remove the folder to start afresh."
-                )
-
-    def _read(self, line: str) -> None:
-        try:
-            found = json.loads(line)
-            entry = Entry.model_validate(found["entry"])
-            self._known[entry.method, entry.budget] = str(found["made of"]), entry
-        except (ValueError, TypeError, KeyError, PolicyError, RecursionError):
-            raise FolderError(
-                f"{self.file} has a line that is not a finished method: {quote(line)}. Remove the line or the folder."
-            ) from None
-
-    def _foreign(self) -> BudcacheError:
-        return FolderError(f"{self.file} is not of a comparison. Choose another --out, or remove the file.")
-
-    def _trouble(self, error: OSError) -> BudcacheError:
+    def _trouble(self, error: OSError) -> FolderError:
         return FolderError(
             f"the folder {self.path} cannot be used: {error.strerror or error}. What was finished is kept; "
             "choose another --out, or make room and run the same command again."
