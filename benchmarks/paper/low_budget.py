@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--align", type=int, default=24, help="prompts to align on; the paper takes 100")
+    parser.add_argument("--align", type=int, default=32, help="prompts to align on; the paper takes 100")
     parser.add_argument("--high", type=int, default=10, help="a larger budget, at which alignment should matter less")
 
 

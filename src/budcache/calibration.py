@@ -153,8 +153,11 @@ class Calibration:
     def loss(self, finals: Sequence[Tensor]) -> float:
         """The mean loss of final latents, one for each run, however they came about."""
         shares = [len(run.noise) / self.samples for run in self.runs]
-        losses = [self.objective(x, self.teacher(i), self.runs[i]) for i, x in enumerate(finals)]
-        return sum(share * loss for share, loss in zip(shares, losses, strict=True))
+        return sum(share * loss for share, loss in zip(shares, self.losses(finals), strict=True))
+
+    def losses(self, finals: Sequence[Tensor]) -> list[float]:
+        """The loss of each run."""
+        return [self.objective(x, self.teacher(i), self.runs[i]) for i, x in enumerate(finals)]
 
     def forget(self) -> None:
         """Let go of the remembered states."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
@@ -166,6 +166,20 @@ def test_where_nothing_helps_the_start_is_returned_itself():
     assert (aligned.start_loss, aligned.best_loss) == (0.0, 0.0)
 
 
+def test_the_first_update_tells_where_it_began():
+    aligned = badly_placed().align()
+    assert aligned.updates[0].start == aligned.start_loss
+    assert all(update.start is None for update in aligned.updates[1:])
+
+
+def test_in_the_geometric_mean_a_lesson_counts_relative_to_its_error():
+    """The first update's moments are those of the gradient: that of a logarithm is the gradient over the error."""
+    plain, relative = (badly_placed().align(mean=mean).updates[0] for mean in ("arithmetic", "geometric"))
+    assert plain.loss == relative.loss
+    slopes = torch.tensor(plain.moments[0]), torch.tensor(relative.moments[0])
+    torch.testing.assert_close(slopes[1], slopes[0] / plain.loss)
+
+
 def test_an_interrupted_alignment_goes_on_as_if_it_had_not_been():
     """From any update, and through JSON, as a ledger keeps them: bit for bit."""
     task = badly_placed(((1.0,), (1.1, -0.1), (1.0,), (1.0,), (1.0,), (1.0,)))
@@ -174,7 +188,7 @@ def test_an_interrupted_alignment_goes_on_as_if_it_had_not_been():
     assert seen == whole.updates
     for done in (1, 4, 17, len(seen)):
         kept = [Update(**entry) for entry in json.loads(json.dumps([asdict(update) for update in seen[:done]]))]
-        kept = [Update(u.number, u.loss, tuple(u.parameters), tuple(map(tuple, u.moments)), u.held_out) for u in kept]
+        kept = [replace(u, parameters=tuple(u.parameters), moments=tuple(map(tuple, u.moments))) for u in kept]
         task.opened.clear()
         later = []
         again = task.align(every=4, known=kept, watch=later.append)

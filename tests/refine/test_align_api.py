@@ -269,6 +269,8 @@ def test_a_finished_alignment_is_not_made_again(kept):
     [
         ({"rate": 1e-3}, "rate"),
         ({"every": 2}, "every"),
+        ({"epochs": 2}, "epochs"),
+        ({"mean": "geometric"}, "mean"),
         ({"seed": 1}, "seed"),
         ({"objective": "pixel"}, "objective"),
         ({"autocast": "bfloat16"}, "autocast"),
@@ -306,6 +308,8 @@ def test_a_line_that_is_no_update_is_shown(kept, change, tmp_path):
         ({"objective": "sound"}, "no objective 'sound' to align by"),
         ({"rate": 0.0}, "learning rate must be above 0"),
         ({"every": 0}, "`every` at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"mean": "median"}, "there is no 'median' mean"),
         ({"teacher_steps": 3}, "teacher of 3 steps is coarser than the 6 steps"),
     ],
     ids=str,
@@ -314,6 +318,37 @@ def test_what_cannot_be_aligned_is_refused(change, says):
     with pytest.raises(SearchError, match=says) as caught:
         align(Policy(mask=MASK), **change)
     assert "\n" not in str(caught.value)
+
+
+def test_every_epoch_begins_from_other_noise():
+    """As many updates as samples and epochs; the second time, sample i has the seed behind those of all samples."""
+    seen = []
+    align(Policy(mask=MASK), epochs=2, rate=1e-12, watch=lambda policy, update: seen.append(update))
+    assert [update.number for update in seen] == list(range(6))
+    for number in (0, 2):
+        with opened(FLUX, pipeline("flux"), len(TEXTS) + number, prompt=TEXTS[number]) as run:
+            expected = Calibration([run]).score(MASK).loss
+        assert seen[3 + number].loss == pytest.approx(expected, rel=1e-6) != seen[number].loss
+
+
+def test_with_weights_the_geometric_mean_is_what_counts():
+    """By default the paper's settings for levels alone, ours where there are weights."""
+    weights = ((1.0,), (1.3, -0.3), (1.0, 0.0, 0.0))
+    for policy, paces in (
+        (Policy(mask=MASK), {"rate": 1e-3, "mean": "arithmetic"}),
+        (Policy(mask=MASK, weights=weights), {"rate": 1e-2, "mean": "geometric"}),
+    ):
+        usual, given = [], []
+        align(policy, rate=None, selection=2, watch=lambda _, update, seen=usual: seen.append(update))
+        align(policy, selection=2, watch=lambda _, update, seen=given: seen.append(update), **paces)
+        assert usual == given
+    with (
+        opened(FLUX, pipeline("flux"), 2, prompt=TEXTS[2]) as one,
+        opened(FLUX, pipeline("flux"), 3, prompt=TEXTS[3]) as other,
+    ):
+        judge = Calibration([one, other])
+        losses = judge.losses(judge.finals(MASK, weights))
+    assert given[0].start == pytest.approx(math.sqrt(losses[0] * losses[1]))
 
 
 def test_what_is_refused_leaves_no_ledger_behind(tmp_path):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -20,10 +23,11 @@ from budcache.policy import Ladder, Policy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from budcache.refine import Learned, Lesson, Update
+    from budcache.refine import Learned, Lesson, Mean, Update
 
 __all__ = ["align"]
 
+PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 SELECTION = 8  # samples at most that the best is kept by, if not told otherwise
 
 
@@ -35,7 +39,9 @@ def align(
     samples: Sequence[Mapping[str, Any]] = (),
     seed: int = 0,
     selection: int | None = None,
-    rate: float = 1e-3,
+    epochs: int = 1,
+    rate: float | None = None,
+    mean: Mean | None = None,
     every: int = 10,
     objective: Literal["latent", "pixel"] = "latent",
     autocast: Literal["bfloat16"] | None = None,
@@ -46,8 +52,8 @@ def align(
 ) -> Ladder:
     """Learn the noise levels of policies by gradient (Algorithm 3); where there are blend weights, those with them.
 
-    One pass over the samples, one update for each: the paper takes 100 prompts. The policies may be masks of any kind,
-    also all ones: a short plain schedule is aligned with `teacher_steps` of the full run.
+    One update for each sample: the paper takes 100 prompts, once. The policies may be masks of any kind, also all ones:
+    a short plain schedule is aligned with `teacher_steps` of the full run.
 
     Args:
         pipe: the pipeline that the policies are for.
@@ -56,7 +62,11 @@ def align(
         samples: keyword arguments of the pipeline's `__call__`, one set per sample.
         seed: sample i starts from noise of seed + i.
         selection: how many of the samples, the last ones, to keep the best by; None is a quarter, but at most 8.
-        rate: AdamW's learning rate, which falls along a cosine to zero; there is no weight decay.
+        epochs: how often to go through the samples to learn on, each time from other noise.
+        rate: AdamW's learning rate, which falls along a cosine to zero; there is no weight decay. None is the paper's
+            1e-3 for noise levels alone, and 1e-2 where there are blend weights.
+        mean: of the samples' errors, what is to become small: "arithmetic", as in the paper, or "geometric", in which
+            each counts relative to its own error. None is the first for noise levels alone, the second with weights.
         every: after how many updates to look at the selection samples.
         objective: the squared error of final latents, or of decoded pictures.
         autocast: "bfloat16" to run the model in that number format.
@@ -82,12 +92,20 @@ def align(
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
     if objective not in ("latent", "pixel"):
         raise SearchError(f"there is no objective {objective!r} to align by. Use 'latent' or 'pixel'.")
-    check_pace(rate, every)
+    if mean not in (None, "arithmetic", "geometric"):
+        raise SearchError(f"there is no {mean!r} mean. Use 'arithmetic' or 'geometric'.")
+    if epochs < 1:
+        raise SearchError(f"epochs must be at least 1, got {epochs}.")
+    paces = [_Pace.of(rung, epochs, rate, mean, every) for rung in ladder]
+    for pace in paces:
+        check_pace(pace.rate, every)
     jobs = [Job(pipe, rung.steps, rung.reuse, 1, objective, 0, teacher_steps) for rung in ladder]
     with ExitStack() as stack:
         journal = None
         if ledger is not None:
-            settings = {"objective": objective, "autocast": autocast, "rate": rate, "every": every, "seed": seed}
+            settings: dict[str, Any] = {"objective": objective, "autocast": autocast, "seed": seed}
+            settings |= {"every": every, "epochs": epochs}
+            settings |= {"rate": [pace.rate for pace in paces], "mean": [pace.mean for pace in paces]}
             journal = Journal(
                 ledger, _identity(pipe, ladder, given, learned_on, teacher_steps) | settings, of="alignment"
             )
@@ -96,10 +114,31 @@ def align(
         if autocast is not None:
             stack.enter_context(torch.autocast(pipe.device.type, getattr(torch, autocast)))
         rungs = []
-        for job, rung in zip(jobs, ladder, strict=True):
-            work = _Alignment(job, rung, given, learned_on, seed)
-            rungs.append(work.run(rate, every, journal, None if watch is None else partial(watch, rung)))
+        for job, rung, pace in zip(jobs, ladder, paces, strict=True):
+            work = _Alignment(job, rung, pace, given, learned_on, seed)
+            rungs.append(work.run(journal, None if watch is None else partial(watch, rung)))
     return Ladder.of(rungs)
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How one policy is learned."""
+
+    epochs: int
+    rate: float
+    mean: Mean
+    every: int
+
+    @classmethod
+    def of(cls, rung: Policy, epochs: int, rate: float | None, mean: Mean | None, every: int) -> _Pace:
+        """What was asked for; otherwise the paper's for noise levels alone, and what was found to suit weights."""
+        alone = rung.weights is None
+        return cls(
+            epochs,
+            (PAPER_RATE if alone else JOINT_RATE) if rate is None else rate,
+            mean or ("arithmetic" if alone else "geometric"),
+            every,
+        )
 
 
 @dataclass
@@ -108,18 +147,20 @@ class _Alignment:
 
     job: Job
     rung: Policy
+    pace: _Pace
     samples: Sequence[Mapping[str, Any]]
     learned_on: int
     seed: int
     calls: int = 0
     levels: Tensor | None = None  # the teacher's, where they are not the policy's steps
 
-    def run(self, rate: float, every: int, journal: Journal | None, watch: Callable[[Update], None] | None) -> Policy:
+    def run(self, journal: Journal | None, watch: Callable[[Update], None] | None) -> Policy:
         """Align, and measure what it was worth."""
         from budcache.refine import Learned
         from budcache.refine import align as by_gradient
+        from budcache.refine.align import TINY
 
-        rung, before = self.rung, Candidate.of(self.rung)
+        rung, pace, before = self.rung, self.pace, Candidate.of(self.rung)
         known, self.calls = ([], 0) if journal is None else _known(journal, rung.budget)
         self.levels = self.job.finer_sigmas(self.samples[0])
         self.calls += self.levels is not None  # to open the pipeline costs a call
@@ -132,13 +173,18 @@ class _Alignment:
                 watch(update)
 
         def held_out(learned: Learned) -> float:
-            return judge.calibration.loss(_candidate(rung, learned).finals(judge.calibration))
+            losses = judge.calibration.losses(_candidate(rung, learned).finals(judge.calibration))
+            if pace.mean == "geometric" and all(math.isfinite(loss) for loss in losses):
+                return math.exp(statistics.fmean(math.log(max(loss, TINY)) for loss in losses))
+            return statistics.fmean(losses)
 
         with self.job.judge(self.samples[self.learned_on :], self.seed + self.learned_on) as judge:
             reference = tuple(judge.calibration.runs[0].sigmas.tolist())
             start = Learned(rung.sigmas or reference, rung.weights)
-            lessons = [partial(self._lesson, number) for number in range(self.learned_on)]
-            aligned = by_gradient(start, rung.mask, lessons, held_out, rate=rate, every=every, known=known, watch=kept)
+            passes = itertools.product(range(pace.epochs), range(self.learned_on))
+            lessons = [partial(self._lesson, number, epoch) for epoch, number in passes]
+            how_fast: Any = {"rate": pace.rate, "mean": pace.mean, "every": pace.every}
+            aligned = by_gradient(start, rung.mask, lessons, held_out, known=known, watch=kept, **how_fast)
             found = before if aligned.best == start else _candidate(rung, aligned.best)
             quality = judge.quality(before), judge.quality(found)
             self.calls += judge.calls
@@ -148,13 +194,13 @@ class _Alignment:
         return refined(self.job.pipe, rung, found, how, len(self.samples), self.calls, quality, self.job.teacher_steps)
 
     @contextmanager
-    def _lesson(self, number: int) -> Iterator[Lesson]:
+    def _lesson(self, number: int, epoch: int) -> Iterator[Lesson]:
         """One sample's run, held open with gradients, and where its teacher ends."""
         from budcache.pipeline import PipelineModel
         from budcache.refine import Lesson
         from budcache.rollout import rollout
 
-        job, sample = self.job, seeded(self.samples[number], self.seed + number)
+        job, sample = self.job, seeded(self.samples[number], self.seed + number + epoch * len(self.samples))
         with PipelineModel(job.pipe, steps=job.steps, reuse=job.reuse, grad=True, **sample) as run:
             levels = run.sigmas if self.levels is None else self.levels
             teacher = rollout(run, run.noise, levels, Mask.full(len(levels) - 1), run.solver(self.levels))
@@ -199,6 +245,7 @@ def _update(entry: Mapping[str, Any]) -> Update:
         parameters=tuple(entry["parameters"]),
         moments=(tuple(mean), tuple(square)),
         held_out=entry["held_out"],
+        start=entry["start"],
     )
 
 

@@ -55,6 +55,7 @@ Selection = Annotated[int | None, typer.Option(min=1, help="Samples kept for cho
 Teacher = Annotated[int | None, typer.Option(min=1, help="Steps of the teacher; default: those of the file.")]
 Plot = Annotated[Path | None, typer.Option(help="Also draw what was learned, as PNG.")]
 PAPER_PROMPTS = 100
+RATES, MEANS = "1e-3 as in the paper; 1e-2 with blend weights", "arithmetic as in the paper; geometric with weights"
 N = TypeVar("N", int, float)
 
 
@@ -125,7 +126,14 @@ def align(
     budgets: Budgets = None,
     prompt: Prompt = None,
     prompts: PromptFile = None,
-    rate: Annotated[float, typer.Option(help="AdamW's learning rate; it falls along a cosine.")] = 1e-3,
+    epochs: Annotated[int, typer.Option(min=1, help="How often to go through the prompts.")] = 1,
+    rate: Annotated[
+        float | None, typer.Option(help="AdamW's learning rate; it falls along a cosine.", show_default=RATES)
+    ] = None,
+    mean: Annotated[
+        Literal["arithmetic", "geometric"] | None,
+        typer.Option(help="Of the prompts' errors, what is to become small.", show_default=MEANS),
+    ] = None,
     every: Annotated[int, typer.Option(min=1, help="Updates between looks at the held-out loss.")] = 10,
     objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
     autocast: Annotated[Literal["bfloat16"] | None, typer.Option(help="Run the model in this format.")] = None,
@@ -166,7 +174,9 @@ def align(
                 prompts=texts,
                 seed=seed,
                 selection=selection,
+                epochs=epochs,
                 rate=rate,
+                mean=mean,
                 every=every,
                 objective=objective,
                 autocast=autocast,

@@ -112,10 +112,11 @@ def sigmas(axes: Axes, reference: Sequence[float] | None, schedules: Mapping[str
 
 
 def losses(axes: Axes, updates: Mapping[str, Sequence[Update]]) -> None:
-    """Losses of an alignment, update by update, and on held-out samples where they were looked at."""
+    """Losses of an alignment, update by update, and on held-out samples from the start on."""
     for colour, (name, steps) in zip((OURS, *OTHERS) * len(updates), updates.items(), strict=False):
         axes.plot([step.number for step in steps], [step.loss for step in steps], ".", color=colour, alpha=0.35)
-        seen = [(step.number, step.held_out) for step in steps if step.held_out is not None]
+        seen = [(step.number - 1, step.start) for step in steps if step.start is not None]
+        seen += [(step.number, step.held_out) for step in steps if step.held_out is not None]
         axes.plot(*zip(*seen, strict=True), "o-", color=colour, markersize=4, label=f"{name}, held out")
     axes.set_yscale("log")
     axes.set_xlabel("update")
