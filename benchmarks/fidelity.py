@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,13 @@ from budcache.api import search_in_full
 MODEL, STEPS, EXACT = "tiny-flux", 28, 400
 PUBLISHED = "published search (authors R2 SA100, residual)"
 OURS = "ladder + fit"
+JOINT = "ladder + fit + align (joint)"
 FINER = "ladder + fit, teacher of 224 steps"
+FINER_JOINT = "ladder + fit + align (joint), teacher of 224 steps"
+WIDE = "ladder + fit, guidance 2 to 5"
 BUDGETS = (5, 6, 8, 10)
+LOW = (5, 6, 7)
+GEOMETRIC: dict[str, Any] = {"mean": "geometric", "rate": 3e-2}
 
 
 class Shelf:
@@ -47,8 +53,9 @@ class Shelf:
 
     def search(self, count: int, budgets: Iterable[int], **options: Any) -> Ladder:
         """A search on the first prompts, eight at a time."""
-        given = {"steps": STEPS, "budgets": budgets, "prompts": self.prompts[:count], "batch": min(count, 8)}
-        return search_in_full(self.pipe, **given, **options).ladder
+        if "samples" not in options:
+            options["prompts"] = self.prompts[:count]
+        return search_in_full(self.pipe, steps=STEPS, budgets=budgets, batch=min(count, 8), **options).ladder
 
     def align(self, ladder: Ladder, budgets: Iterable[int], **options: Any) -> Ladder:
         """Algorithm 3 on all prompts, for some budgets."""
@@ -56,7 +63,7 @@ class Shelf:
         return budcache.align(self.pipe, chosen, prompts=self.prompts, **options)
 
 
-def find(shelf: Shelf, budgets: tuple[int, ...], aligned: tuple[int, ...], count: int) -> None:
+def find(shelf: Shelf, budgets: tuple[int, ...], count: int) -> None:
     """Every method's policies."""
     shelf.get("uniform", lambda: Ladder.of([Policy(mask=Mask.uniform(STEPS, b)) for b in budgets]))
     plain = shelf.get("ladder", lambda: shelf.search(count, budgets, fit=False))
@@ -66,18 +73,29 @@ def find(shelf: Shelf, budgets: tuple[int, ...], aligned: tuple[int, ...], count
     shelf.get(PUBLISHED, lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", reuse="residual", **two))
     shelf.get("published search, output reuse", lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", **two))
     shelf.get("anneal R1 SA20 as printed", lambda: shelf.search(2, budgets, strategy="anneal-r1-sa20", **two))
-    shelf.get(FINER, lambda: shelf.search(min(count, 32), budgets, teacher_steps=224))
-    for b in aligned:
+    for b in budgets:
         short = Ladder.of([Policy(mask=Mask.full(b))])
-        shelf.get(f"B plain steps, aligned/{b}", lambda: shelf.align(short, [b], teacher_steps=STEPS))  # noqa: B023
-    shelf.get("ladder + align", lambda: shelf.align(plain, aligned))
-    shelf.get("ladder + align, residual", lambda: shelf.align(residual, aligned))
-    shelf.get("ladder + fit + align (joint)", lambda: shelf.align(ours, aligned))
+        shelf.get(f"B plain steps, aligned/{b}", partial(shelf.align, short, [b], teacher_steps=STEPS))
+        if b in LOW:
+            more = partial(shelf.align, short, [b], teacher_steps=STEPS, **GEOMETRIC)
+            shelf.get(f"B plain steps, aligned, geometric/{b}", more)
+    shelf.get("ladder + align", lambda: shelf.align(plain, budgets))
+    shelf.get("ladder + align, geometric", lambda: shelf.align(plain, LOW, **GEOMETRIC))
+    shelf.get("ladder + align, residual", lambda: shelf.align(residual, budgets))
+    shelf.get(JOINT, lambda: shelf.align(ours, budgets, epochs=2))
+    finer = shelf.get(FINER, lambda: shelf.search(min(count, 32), budgets, teacher_steps=224))
+    shelf.get(FINER_JOINT, lambda: shelf.align(finer, (9, 10, 11), epochs=2, teacher_steps=224))
+    # Batches of one guidance scale each, so that every scale is also among the last ones, which are chosen by.
+    scales = (3.5, 2.0, 5.0, 3.5)
+    mixed = [
+        {"prompt": text, "guidance_scale": scales[i // 8 % len(scales)]} for i, text in enumerate(shelf.prompts[:count])
+    ]
+    shelf.get(WIDE, lambda: shelf.search(count, BUDGETS, samples=mixed))
 
 
 def judged(shelf: Shelf, judge: Judge, budgets: tuple[int, ...]) -> dict[str, dict[int, dict[str, float]]]:
     """Held-out quality of every method and budget."""
-    table: dict[str, dict[int, dict[str, float]]] = {"B plain steps": {}, "B plain steps, aligned": {}}
+    table: dict[str, dict[int, dict[str, float]]] = {"B plain steps": {}}
     for b in budgets:
         table["B plain steps"][b] = judge(Policy(mask=Mask.full(b)))
     for name, ladder in shelf.ladders.items():
@@ -97,9 +115,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     pipe = models.load(MODEL)
     pipe.set_progress_bar_config(disable=True)
-    budgets, aligned = tuple(range(4, 13)), (5, 6, 7)
+    budgets = tuple(range(4, 13))
     shelf = Shelf(args.folder, pipe, models.prompts(MODEL, "calibration"))
-    find(shelf, budgets, aligned, args.prompts)
+    find(shelf, budgets, args.prompts)
     prompts = models.prompts(MODEL, "evaluation")[: args.evaluation]
     judge = Judge(pipe, prompts, STEPS)
     table = judged(shelf, judge, budgets)
@@ -112,7 +130,7 @@ def main() -> None:
         "quality": table,
         "low budgets": low(table),
         "exact": exact(shelf, pipe, prompts),
-        "transfer": transfer(shelf, pipe, prompts),
+        "transfer": transfer(shelf, pipe, prompts, args.prompts),
         "calls": {name: calls(ladder) for name, ladder in shelf.ladders.items()},
         "memory": memory(),
     }
@@ -137,27 +155,30 @@ def low(table: dict[str, Any]) -> dict[int, dict[str, float]]:
     names = {
         "Original": "B plain steps",
         "Original-Opt.": "B plain steps, aligned",
-        "ours": "ladder",
-        "ours-Opt.": "ladder + align",
-        "ours, fitted": OURS,
-        "ours, fitted, Opt.": "ladder + fit + align (joint)",
+        "ours": OURS,
+        "ours-Opt.": JOINT,
+        "masks alone": "ladder",
+        "masks alone, Opt.": "ladder + align",
+        "Original-Opt., geometric": "B plain steps, aligned, geometric",
+        "masks alone, Opt., geometric": "ladder + align, geometric",
     }
-    return {b: {short: table[name][b]["psnr"] for short, name in names.items()} for b in (5, 6, 7)}
+    return {b: {short: table[name][b]["psnr"] for short, name in names.items()} for b in LOW}
 
 
 def exact(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
     """PSNR to a solution of 400 steps: of the full run, and of policies taught by the full run or by a finer one."""
     truth = Judge(pipe, prompts, EXACT)
     found: dict[str, Any] = {f"full run of {STEPS}": truth(Policy(mask=Mask.full(STEPS)))["psnr"]}
-    for name in ("uniform", PUBLISHED, "ladder", OURS, FINER):
+    for name in ("uniform", PUBLISHED, "ladder", OURS, JOINT, FINER, FINER_JOINT):
         found[name] = {rung.budget: truth(rung)["psnr"] for rung in shelf.ladders[name]}
     return found
 
 
-def transfer(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
+def transfer(shelf: Shelf, pipe: Any, prompts: list[str], count: int) -> dict[str, Any]:
     """The gain over the published search under settings that neither was found for, and on other solvers.
 
-    A mask may be carried over to another solver, blend weights may not: ours is fitted anew there, with its own masks.
+    A mask may be carried over to another solver, blend weights may not: ours is searched and fitted anew there. `WIDE`
+    was calibrated on several guidance scales, as one does who serves several.
     """
     settings: dict[str, dict[str, Any]] = {
         "as calibrated": {},
@@ -165,21 +186,21 @@ def transfer(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
         "guidance 5": {"guidance_scale": 5.0},
         "96 x 64 pixels": {"height": 96, "width": 64},
     }
-    gains = {}
+    gains: dict[str, dict[int, float]] = {}
+
+    def gain(judge: Judge, ours: Ladder) -> dict[int, float]:
+        theirs = shelf.ladders[PUBLISHED]
+        return {b: round(judge(ours[b])["psnr"] - judge(theirs[b])["psnr"], 2) for b in BUDGETS}
+
     for name, call in settings.items():
         judge = Judge(pipe, prompts, STEPS, **call)
-        gains[name] = {
-            b: round(judge(shelf.ladders[OURS][b])["psnr"] - judge(shelf.ladders[PUBLISHED][b])["psnr"], 2)
-            for b in BUDGETS
-        }
+        gains[name] = gain(judge, shelf.ladders[OURS])
+        gains[f"{name}, calibrated at guidance 2 to 5"] = gain(judge, shelf.ladders[WIDE])
     own = pipe.scheduler
     for name, scheduler in solvers(own).items():
         pipe.scheduler = scheduler
-        ours = shelf.get(f"ladder + fit, {name}", lambda: shelf.search(16, BUDGETS))
-        judge = Judge(pipe, prompts, STEPS)
-        gains[name] = {
-            b: round(judge(ours[b])["psnr"] - judge(shelf.ladders[PUBLISHED][b])["psnr"], 2) for b in BUDGETS
-        }
+        ours = shelf.get(f"ladder + fit, {name}", lambda: shelf.search(count, BUDGETS))
+        gains[name] = gain(Judge(pipe, prompts, STEPS), ours)
     pipe.scheduler = own
     return gains
 
@@ -225,7 +246,8 @@ def draw(path: Path, table: dict[str, Any]) -> None:
     """Quality over model calls, every method."""
     from budcache.report import plots
 
-    shown = {name: {b: row["psnr"] for b, row in rows.items()} for name, rows in table.items() if name != FINER}
+    unseen = {FINER, FINER_JOINT, WIDE}  # these have other teachers and other settings
+    shown = {name: {b: row["psnr"] for b, row in rows.items()} for name, rows in table.items() if name not in unseen}
     plots.save(path, lambda axes: plots.quality(axes, shown, ours=OURS), size=(8.5, 5.5))
 
 

@@ -201,6 +201,21 @@ def test_all_calls_are_counted(more):
     assert found.refined[0].calls == len(heard)
 
 
+def test_the_rungs_of_a_ladder_share_their_teachers():
+    """A rung learns the same as alone; only the first pays for the full runs of the lessons."""
+    rungs = [Policy(mask=MASK), Policy(mask="110110")]
+    alone = [align(rung) for rung in rungs]
+    with counted(FLUX, pipeline("flux")) as heard:
+        together = budcache.align(
+            pipeline("flux"), Ladder.of(rungs), prompts=TEXTS, rate=1e-2, every=1, **shared(FLUX)
+        ).rungs
+    assert [rung.sigmas for rung in together] == [rung.sigmas for rung in alone]
+    spent = [rung.refined[0].calls for rung in together]
+    assert sum(spent) == len(heard)
+    saved = (len(TEXTS) - 1) * (STEPS - 1)  # each lesson's first call is there as soon as its run is open
+    assert spent == [alone[0].refined[0].calls, alone[1].refined[0].calls - saved]
+
+
 # Killed, and gone on with
 
 

@@ -114,8 +114,9 @@ def align(
         if autocast is not None:
             stack.enter_context(torch.autocast(pipe.device.type, getattr(torch, autocast)))
         rungs = []
+        teachers: dict[tuple[int, int], Tensor] = {}
         for job, rung, pace in zip(jobs, ladder, paces, strict=True):
-            work = _Alignment(job, rung, pace, given, learned_on, seed)
+            work = _Alignment(job, rung, pace, given, learned_on, seed, teachers)
             rungs.append(work.run(journal, None if watch is None else partial(watch, rung)))
     return Ladder.of(rungs)
 
@@ -151,6 +152,7 @@ class _Alignment:
     samples: Sequence[Mapping[str, Any]]
     learned_on: int
     seed: int
+    teachers: dict[tuple[int, int], Tensor]  # where each lesson's teacher ended: the same for all rungs
     calls: int = 0
     levels: Tensor | None = None  # the teacher's, where they are not the policy's steps
 
@@ -202,8 +204,11 @@ class _Alignment:
 
         job, sample = self.job, seeded(self.samples[number], self.seed + number + epoch * len(self.samples))
         with PipelineModel(job.pipe, steps=job.steps, reuse=job.reuse, grad=True, **sample) as run:
-            levels = run.sigmas if self.levels is None else self.levels
-            teacher = rollout(run, run.noise, levels, Mask.full(len(levels) - 1), run.solver(self.levels))
+            if (epoch, number) not in self.teachers:
+                levels = run.sigmas if self.levels is None else self.levels
+                end = rollout(run, run.noise, levels, Mask.full(len(levels) - 1), run.solver(self.levels))
+                self.teachers[epoch, number] = end
+            teacher = self.teachers[epoch, number]
             yield Lesson(run, teacher, partial(self._decoded, number) if job.objective == "pixel" else None)
             self.calls += run.calls * len(run.noise)
 
