@@ -260,7 +260,7 @@ def bad_inputs(model, ladder):
     yield [*usual, "--device", "nonsense"], "cannot run on 'nonsense'"
     yield [*usual, "--frames", 5], "takes no num_frames"
     yield [*usual, "--ledger", "bad.jsonl"], "bad.jsonl is not a ledger"
-    yield [*usual, "--height", 1], "is nan. Check"
+    yield [*usual, "--height", 1], "the pictures are too small for this model. Choose a larger"
     yield [*usual, "--selection", 1], "1 of 1 samples for selection leave none"
     yield ["search", "no-such-model", *usual[2:]], "no model 'no-such-model'"
 

@@ -110,6 +110,12 @@ class Calibration:
     ) -> None:
         if not runs:
             raise SearchError("there is nothing to calibrate on. Give at least one prompt.")
+        if any(run.noise.numel() == 0 for run in runs):
+            shape = next(tuple(run.noise.shape) for run in runs if run.noise.numel() == 0)
+            raise SearchError(
+                f"the latents are empty (shape {shape}): "
+                "the pictures are too small for this model. Choose a larger height and width."
+            )
         self.runs, self.objective, self._spent = list(runs), objective, spent
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]

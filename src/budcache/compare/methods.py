@@ -42,7 +42,7 @@ _THEIRS = {
 _AUTHORS = {"authors": "authors-r2-sa100", "authors-quick": "authors-r1-sa20"}
 UNTAUGHT = ("fewer-steps", "uniform")  # need no prompts to be made on
 AUTHORS_PROMPTS = 2
-TUNING_PROMPTS = 8  # that thresholds are bisected on
+TUNING_PROMPTS = 16  # that thresholds are bisected on
 
 METHODS = {"fewer-steps": _OURS["fewer-steps"], "uniform": _OURS["uniform"], **_THEIRS, **_OURS}
 

@@ -186,8 +186,8 @@ def install(scheduler: Any, sigmas: tuple[float, ...] | Tensor) -> None:
     name = type(scheduler).__name__
     if not isinstance(own, Tensor) or len(own) != len(scheduler.timesteps) + 1:
         raise PipelineError(
-            f"the policy has sigmas, but {name} keeps no list of sigmas to replace. "
-            "Use a policy without sigmas, or a scheduler such as FlowMatchEulerDiscreteScheduler."
+            f"{name} keeps no list of sigmas to replace, so it serves no policy with sigmas, no alignment and no finer "
+            "teacher. Do without them, or use a scheduler such as EulerDiscreteScheduler."
         )
     if sigmas[0] > 2 * float(own[0]) or float(own[0]) > 2 * sigmas[0]:
         raise PipelineError(
