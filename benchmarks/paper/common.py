@@ -146,9 +146,11 @@ class Lab:
         _write(file, kept)
         return kept
 
-    def published(self, budget: int, preset: str = "r2-sa100", prompts: Sequence[str] = (), **options: Any) -> Kept:
+    def published(
+        self, budget: int, preset: str = "r2-sa100", prompts: Sequence[str] = (), count: int = 2, **options: Any
+    ) -> Kept:
         """The authors' search as they published it: two prompts, one budget, residual reuse, their moves."""
-        two = list(prompts[:2]) or (self.calibration[:2] if self.embedded else list(PROMPTS))
+        two = list(prompts[:count]) or (self.calibration[:count] if self.embedded or count > 2 else list(PROMPTS))
         if type(self.pipe).__name__.startswith("Wan"):
             preset, options = "wan", {"objective": "pixel", **options}
         return self.annealed(f"authors-{preset}", budget, two, **{"reuse": "residual", **options})
