@@ -66,6 +66,9 @@ class Shelf:
 def find(shelf: Shelf, budgets: tuple[int, ...], count: int) -> None:
     """Every method's policies."""
     shelf.get("uniform", lambda: Ladder.of([Policy(mask=Mask.uniform(STEPS, b)) for b in budgets]))
+    shelf.get(
+        "uniform, residual", lambda: Ladder.of([Policy(mask=Mask.uniform(STEPS, b), reuse="residual") for b in budgets])
+    )
     plain = shelf.get("ladder", lambda: shelf.search(count, budgets, fit=False))
     ours = shelf.get(OURS, lambda: shelf.search(count, budgets))
     residual = shelf.get("ladder, residual", lambda: shelf.search(count, budgets, reuse="residual"))
@@ -73,6 +76,10 @@ def find(shelf: Shelf, budgets: tuple[int, ...], count: int) -> None:
     shelf.get(PUBLISHED, lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", reuse="residual", **two))
     shelf.get("published search, output reuse", lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", **two))
     shelf.get("anneal R1 SA20 as printed", lambda: shelf.search(2, budgets, strategy="anneal-r1-sa20", **two))
+    shelf.get(
+        "anneal R1 SA20 as printed, residual",
+        lambda: shelf.search(2, budgets, strategy="anneal-r1-sa20", reuse="residual", **two),
+    )
     for b in budgets:
         short = Ladder.of([Policy(mask=Mask.full(b))])
         shelf.get(f"B plain steps, aligned/{b}", partial(shelf.align, short, [b], teacher_steps=STEPS))
@@ -166,11 +173,15 @@ def low(table: dict[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def exact(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
-    """PSNR to a solution of 400 steps: of the full run, and of policies taught by the full run or by a finer one."""
+    """PSNR to a solution of 400 steps: of the full run, and of every method, taught by the full run or by a finer one."""
     truth = Judge(pipe, prompts, EXACT)
-    found: dict[str, Any] = {f"full run of {STEPS}": truth(Policy(mask=Mask.full(STEPS)))["psnr"]}
-    for name in ("uniform", PUBLISHED, "ladder", OURS, JOINT, FINER, FINER_JOINT):
-        found[name] = {rung.budget: truth(rung)["psnr"] for rung in shelf.ladders[name]}
+    found: dict[str, Any] = {
+        f"full run of {STEPS}": truth(Policy(mask=Mask.full(STEPS)))["psnr"],
+        "B plain steps": {b: truth(Policy(mask=Mask.full(b)))["psnr"] for b in range(4, 13)},
+    }
+    for name, ladder in shelf.ladders.items():
+        rows = found.setdefault(name.split("/")[0], {})
+        rows |= {rung.budget: truth(rung)["psnr"] for rung in ladder}
     return found
 
 
@@ -233,11 +244,18 @@ def memory() -> dict[str, float]:
     policy = "Policy(mask=Mask.uniform(28, 8))"
     plain = peak_memory("pipe(prompts[:8], num_inference_steps=28)")
     fit = peak_memory(f"budcache.fit(pipe, {policy}, prompts=prompts[:32], batch=8)")
-    align = peak_memory(f"budcache.align(pipe, {policy}, prompts=prompts[:12], selection=4)")
+    align = f"budcache.align(pipe, {policy}, prompts=prompts[:12], selection=4)"
+    residual = align.replace("8))", '8), reuse="residual")')
+    joint = (
+        f"budcache.align(pipe, budcache.fit(pipe, {policy}, prompts=prompts[:8]), prompts=prompts[:12], selection=4)"
+    )
     return {
         "plain inference, batch 8": round(plain, 1),
         "fit, batch 8": round(fit, 1),
-        "align, batch 1": round(align, 1),
+        "align, batch 1": round(peak_memory(align), 1),
+        "align with residual reuse, batch 1": round(peak_memory(residual), 1),
+        "fit, then align jointly, batch 1": round(peak_memory(joint), 1),
+        "plain inference, batch 1": round(peak_memory("pipe(prompts[:1], num_inference_steps=28)"), 1),
         "fit over plain (goal 1.1)": round(fit / plain, 3),
     }
 

@@ -153,7 +153,8 @@ def test_the_loss_is_that_of_a_rollout(kind, solver, mask, seed):
     calibration, run = Calibration([kind(2, seed, solver)]), kind(2, seed, solver)
     full = rollout(run, run.noise, run.sigmas, Mask.full(STEPS), solver)
     end = rollout(run, run.noise, run.sigmas, mask, solver)
-    assert calibration.score(mask).loss == (end.double() - full.double()).square().mean().item()
+    mean = (end.double() - full.double()).square().mean().item()
+    assert calibration.score(mask).loss == pytest.approx(mean, rel=1e-12)
     assert torch.equal(calibration.teacher(0), full)
     assert torch.equal(calibration.finals(mask)[0], end)
 
@@ -247,9 +248,29 @@ def test_another_objective_changes_the_loss_but_not_the_arrivals():
 
 
 def test_small_errors_are_not_lost_in_half_precision():
-    teacher = torch.full((4,), 300.0, dtype=torch.float16)
-    assert latent_mse(teacher + 0.25, teacher, None) == 0.0625
-    assert latent_mse(torch.zeros(4, dtype=torch.float16), teacher, None) == 90_000  # beyond float16
+    teacher = torch.full((2, 4), 300.0, dtype=torch.float16)
+    assert latent_mse(teacher + 0.25, teacher, None).tolist() == [0.0625] * 2
+    assert latent_mse(torch.zeros(2, 4, dtype=torch.float16), teacher, None).tolist() == [90_000] * 2  # beyond float16
+
+
+def test_losses_are_told_sample_by_sample():
+    """From an objective that tells one number, each sample has its run's; the geometric mean is of the samples."""
+    mask, runs = Mask.uniform(STEPS, 4), [Toy(2, 0), Toy(3, 9)]
+    calibration = Calibration(runs)
+    finals = calibration.finals(mask)
+    losses = calibration.losses(finals)
+    expected = [
+        (x.double() - y.double()).square().mean()
+        for i, final in enumerate(finals)
+        for x, y in zip(final, calibration.teacher(i), strict=True)
+    ]
+    torch.testing.assert_close(losses, torch.stack(expected))
+    assert len(set(losses.tolist())) == 5
+    assert calibration.loss(finals) == losses.mean()
+    assert calibration.typical_loss(finals) == pytest.approx(math.prod(losses.tolist()) ** (1 / 5))
+    told = Calibration([Toy(2, 0), Toy(3, 9)], objective=lambda student, teacher, run: float(len(student)))
+    assert told.losses(finals).tolist() == [2, 2, 3, 3, 3]
+    assert told.loss(finals) == pytest.approx(13 / 5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -312,7 +333,8 @@ def test_a_finer_teacher_passes_exactly_through_the_levels_that_it_shares(kind, 
     assert calibration.calls == 2 * STEPS * times
     # What is scored is still the run of K steps: even in full it is not the teacher.
     loss = calibration.score(Mask.full(STEPS)).loss
-    assert loss == (calibration.finals(Mask.full(STEPS))[0].double() - states[-1].double()).square().mean().item() > 0
+    mean = (calibration.finals(Mask.full(STEPS))[0].double() - states[-1].double()).square().mean().item()
+    assert loss == pytest.approx(mean, rel=1e-12) and loss > 0
 
 
 def test_between_its_levels_a_finer_teacher_goes_straight():

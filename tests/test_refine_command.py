@@ -126,7 +126,9 @@ def test_search_fits_unless_it_is_told_not_to(folder, run_here):
     # A limit that only the second climb meets is said, too.
     masks = len(read_history(folder / "masks.ledger.jsonl"))
     output, _ = worked(run_here(*usual, "--out", "cut.json", "--max-evaluations", masks + 2, "--json"))
-    assert json.loads(output)["stopped"] == "evaluations limit of 2"
+    assert json.loads(output)["stopped"] == f"evaluations limit of {masks + 2}"
+    phases = {step.phase for step in read_history(folder / "fitted.ledger.jsonl")}
+    assert phases == {"ladder", "ladder, fitted", "start, fitted"}
 
 
 def bad_inputs():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from contextlib import ExitStack
 from functools import cache
@@ -264,6 +265,44 @@ def test_without_selection_the_lowest_loss_wins(pipe):
         assert rung.quality.model_dump(exclude_none=True) == {
             "calibration_loss": min(s.loss for s in result.found.history if s.mask.budget == budget)
         }
+
+
+@pytest.mark.parametrize("reuse", ["output", "residual"])
+def test_masks_alone_are_polished_if_asked_for(pipe, reuse):
+    """The climb comes after the ladder, whatever is reused; by default there is none."""
+    result = search(pipe, reuse=reuse, polish=1, rounds=1, prompts=TEXTS[:2])
+    assert [*dict.fromkeys(step.phase for step in result.found.history)] == ["ladder", "polish"]
+    assert {step.phase for step in plain_search().found.history} == {"ladder"}
+
+
+def test_without_samples_to_judge_by_a_fit_says_so(pipe):
+    result = search(pipe, fit=True, prompts=TEXTS[:2], selection=0)
+    for rung in result.ladder:
+        (line,) = rung.refined
+        assert (line.how, line.prompts, line.gain) == ("fit, not held out" if rung.weights else "fit, no gain", 2, None)
+        plain = result.found.scores[result.found.best(rung.budget)[0]].loss
+        assert rung.quality.calibration_loss <= plain
+    assert any(rung.weights for rung in result.ladder)
+
+
+def test_too_large_a_search_is_refused_before_anything_is_run(pipe):
+    with counted(FLUX, pipe) as heard, pytest.raises(SearchError, match="masks"):
+        search(pipe, steps=60, budgets=[20], strategy="exhaustive")
+    assert not heard
+
+
+def test_whoever_watches_is_told_when_finalists_are_judged(pipe):
+    seen = []
+    search(pipe, watch=seen.append)
+    choosing = [step for step in seen if step.phase == "choosing"]
+    assert [step.mask.budget for step in choosing] == list(BUDGETS)
+    assert seen[-len(choosing) :] == choosing
+    assert [step.calls for step in choosing] == sorted(step.calls for step in choosing)
+
+
+def test_its_options_are_there_to_be_read():
+    assert inspect.signature(budcache.search).parameters == inspect.signature(search_in_full).parameters
+    assert "budgets: several of them" in budcache.search.__doc__
 
 
 # Limits

@@ -18,12 +18,13 @@ from budcache.rollout import State, Weights, advance, rollout
 from budcache.score import Score
 from budcache.solvers import Solver
 
-__all__ = ["Calibration", "Objective", "Run", "Tree", "arrival", "latent_mse"]
+__all__ = ["Calibration", "Objective", "Run", "Tree", "arrival", "geometric_mean", "latent_mse"]
 
 
 # How arrivals weigh their samples: 1 would be the mean, infinity the worst one alone. A sample that has strayed far on
 # its way ends as another picture, and calling the model later does not bring it back; so the worst ones count most.
 WORST = 4
+TINY = 1e-20  # a loss below this is none
 
 
 def arrival(errors: Tensor) -> float:
@@ -32,9 +33,14 @@ def arrival(errors: Tensor) -> float:
     return float(scale * (errors / scale).pow(WORST).mean().pow(1 / WORST))
 
 
+def geometric_mean(losses: Tensor) -> float:
+    """Not a number if one of them is none."""
+    return float(losses.double().clamp(min=TINY).log().mean().exp())
+
+
 def _errors(student: Tensor, teacher: Tensor) -> Tensor:
     """Each sample's mean squared error, shape [N]."""
-    return (student.double() - teacher.double()).flatten(1).square().mean(1).cpu()
+    return (student.cpu().double() - teacher.cpu().double()).flatten(1).square().mean(1)
 
 
 class Run(Model, Protocol):
@@ -48,12 +54,12 @@ class Run(Model, Protocol):
         """The solver of the run, as a pure function."""
 
 
-Objective = Callable[[Tensor, Tensor, Run], float]
+Objective = Callable[[Tensor, Tensor, Run], "float | Tensor"]  # one loss for the run, or one for each of its samples
 
 
-def latent_mse(student: Tensor, teacher: Tensor, run: Run) -> float:
-    """Mean squared error of the final latents: the paper's objective."""
-    return float((student.double() - teacher.double()).square().mean())
+def latent_mse(student: Tensor, teacher: Tensor, run: Run) -> Tensor:
+    """Mean squared error of the final latents, the paper's objective, sample by sample."""
+    return _errors(student, teacher)
 
 
 T = TypeVar("T")
@@ -135,10 +141,10 @@ class Calibration:
 
     def teacher(self, run: int) -> Tensor:
         """The final latents of the full run."""
-        return self._teachers[run][-1]
+        return self._teachers[run][-1].to(self.runs[run].noise.device)
 
     def trajectory(self, run: int) -> list[Tensor]:
-        """The full run's latents at every step, and at the end."""
+        """The full run's latents at every step, and at the end; kept on the CPU, for they are many."""
         return self._teachers[run]
 
     def solver(self, run: int) -> Solver:
@@ -158,12 +164,19 @@ class Calibration:
 
     def loss(self, finals: Sequence[Tensor]) -> float:
         """The mean loss of final latents, one for each run, however they came about."""
-        shares = [len(run.noise) / self.samples for run in self.runs]
-        return sum(share * loss for share, loss in zip(shares, self.losses(finals), strict=True))
+        return float(self.losses(finals).mean())
 
-    def losses(self, finals: Sequence[Tensor]) -> list[float]:
-        """The loss of each run."""
-        return [self.objective(x, self.teacher(i), self.runs[i]) for i, x in enumerate(finals)]
+    def typical_loss(self, finals: Sequence[Tensor]) -> float:
+        """The geometric mean of the samples' losses, in which each counts relative to its own; it goes with PSNR."""
+        return geometric_mean(self.losses(finals))
+
+    def losses(self, finals: Sequence[Tensor]) -> Tensor:
+        """The loss of each sample, shape [samples]; that of its whole run where the objective tells no more."""
+        parts = []
+        for number, (run, x) in enumerate(zip(self.runs, finals, strict=True)):
+            found = torch.as_tensor(self.objective(x, self.teacher(number), run), dtype=torch.float64).cpu()
+            parts.append(found.reshape(-1).expand(len(run.noise)))
+        return torch.cat(parts)
 
     def forget(self) -> None:
         """Let go of the remembered states."""
@@ -206,10 +219,10 @@ class Calibration:
                 'give the scheduler timestep_spacing="trailing".'
             )
         solver = run.solver(finer)
-        state, states = State(run.noise), [run.noise]
+        state, states = State(run.noise), [run.noise.cpu()]
         for _ in range(len(levels) - 1):
             state = advance(run, state, levels, True, solver)
-            states.append(state.x)
+            states.append(state.x.cpu())
         if not torch.isfinite(states[-1]).all():
             raise SearchError(
                 "the full run itself ends in numbers that are not finite. Check the model and its number format."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -66,6 +68,18 @@ def test_what_a_residual_holds_has_no_gradient():
     ours = slopes(lambda toy, levels: student(toy, MASK, levels), Live)
     torch.testing.assert_close(ours, slopes(recorded, Residual))
     assert (ours - slopes(recorded, Live)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", [Toy, Residual], ids=["output", "residual"])
+def test_nothing_of_a_lesson_is_kept_when_it_is_over(kind):
+    """Or memory would grow with every update."""
+    toy = kind(0, 2)
+    known = weakref.ref(toy)
+    levels = toy.sigmas.clone().requires_grad_()
+    student(toy, MASK, levels).square().sum().backward()
+    del toy
+    gc.collect()
+    assert known() is None
 
 
 def test_with_euler_and_output_reuse_levels_inside_a_stretch_have_no_gradient():

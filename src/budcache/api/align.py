@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
     from budcache.refine import Learned, Lesson, Mean, Update
 
-__all__ = ["align"]
+__all__ = ["align", "put_aside"]
 
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 SELECTION = 8  # samples at most that the best is kept by, if not told otherwise
@@ -85,9 +83,7 @@ def align(
 
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     given = take_samples(prompts, samples, call)
-    if selection is None:
-        selection = min(SELECTION, max(len(given) // 4, 1))
-    learned_on = split(given, selection)
+    learned_on = split(given, put_aside(len(given), selection))
     if learned_on == len(given):
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
     if objective not in ("latent", "pixel"):
@@ -119,6 +115,11 @@ def align(
             work = _Alignment(job, rung, pace, given, learned_on, seed, teachers)
             rungs.append(work.run(journal, None if watch is None else partial(watch, rung)))
     return Ladder.of(rungs)
+
+
+def put_aside(samples: int, selection: int | None) -> int:
+    """How many of the samples to keep the best by."""
+    return min(SELECTION, max(samples // 4, 1)) if selection is None else selection
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,6 @@ class _Alignment:
         """Align, and measure what it was worth."""
         from budcache.refine import Learned
         from budcache.refine import align as by_gradient
-        from budcache.refine.align import TINY
 
         rung, pace, before = self.rung, self.pace, Candidate.of(self.rung)
         known, self.calls = ([], 0) if journal is None else _known(journal, rung.budget)
@@ -175,11 +175,12 @@ class _Alignment:
                 watch(update)
 
         def held_out(learned: Learned) -> float:
-            losses = judge.calibration.losses(_candidate(rung, learned).finals(judge.calibration))
-            if pace.mean == "geometric" and all(math.isfinite(loss) for loss in losses):
-                return math.exp(statistics.fmean(math.log(max(loss, TINY)) for loss in losses))
-            return statistics.fmean(losses)
+            finals = _candidate(rung, learned).finals(judge.calibration)
+            return (judge.calibration.loss if pace.mean == "arithmetic" else judge.calibration.typical_loss)(finals)
 
+        if watch is not None:
+            for update in known:
+                watch(update)  # whoever draws the curve wants all of it
         with self.job.judge(self.samples[self.learned_on :], self.seed + self.learned_on) as judge:
             reference = tuple(judge.calibration.runs[0].sigmas.tolist())
             start = Learned(rung.sigmas or reference, rung.weights)

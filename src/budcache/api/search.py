@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import wraps
+from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 from budcache.api.fit import gain
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
     from budcache.calibration import Calibration, Objective
     from budcache.refine import Fitted
 
-__all__ = ["POLISH", "ROUNDS", "Searched", "check_budgets", "search", "search_in_full"]
+__all__ = ["CHOOSING", "POLISH", "ROUNDS", "Searched", "check_budgets", "search", "search_in_full"]
 
+CHOOSING = "choosing"  # what `watch` is told before the finalists of a budget are judged
 FINALISTS = 3  # per budget and kind of reuse, judged on the selection samples
 POLISH, ROUNDS = 0, 3  # of the climb with fitted reuse; more prompts are a better use of the calls (docs/search.md)
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
@@ -50,11 +53,6 @@ class Searched:
     found: Found  # with plain reuse
     fitted: Found | None  # with fitted reuse
     calls: int  # sample-calls: model calls times samples; teachers, selection and measuring included
-
-
-def search(pipe: Any, **options: Any) -> Ladder:
-    """Find the policies of one or several budgets for a pipeline: `search_in_full`'s ladder, with the same options."""
-    return search_in_full(pipe, **options).ladder
 
 
 def search_in_full(
@@ -94,7 +92,8 @@ def search_in_full(
         reuse: "output" or "residual".
         fit: whether reuse is fitted in closed form, too; None does so where it can be, with output reuse. The ladder
             is then climbed a second time, with fitted stretches, and the finalists of both are fitted.
-        polish: how far a computed step may move in the climb that follows with fitted reuse; 0 leaves it out.
+        polish: how far a computed step may move in the climb that follows, with fitted reuse if there is a fit; 0
+            leaves it out.
         rounds: moves of that climb at most; None alternates moves and fits until nothing improves, within limits.
         teacher_steps: of a teacher that is finer than the full run; None is the full run itself.
         seed: of the search; sample i starts from noise of seed + i, unless it brings a generator or latents.
@@ -122,6 +121,9 @@ def search_in_full(
     if fit and reuse != "output":
         raise SearchError('only reuse="output" can be fitted. Leave fit out, or use output reuse.')
     fit = reuse == "output" if fit is None else fit
+    if polish and not fit:
+        plan = Polished(plan, (), polish, rounds)
+    next(plan.propose(steps, tuple(wanted), Random(seed)), None)  # what refuses these numbers does so before any run
     job = Job(pipe, steps, reuse, batch, objective, state_memory, teacher_steps)
     origin = describe(
         pipe,
@@ -160,13 +162,15 @@ def search_in_full(
             field = {b: [*fitted.best(b, FINALISTS), *masks[:1]] for b, masks in field.items()}
         if searched_on < len(given):
             judge = stack.enter_context(job.judge(given[searched_on:], seed + searched_on))
-            rungs = {b: _choose([*masks, Mask.uniform(steps, b)], fitters, judge) for b, masks in field.items()}
-            calls = calibration.calls + judge.calls
-        else:
             rungs = {}
             for b, masks in field.items():
-                first = Candidate.fitted(fitters[0], masks[0]) if fit else Candidate(masks[0])
-                rungs[b] = Policy(mask=first.mask, weights=first.weights, quality=Quality(calibration_loss=first.loss))
+                if watch is not None:
+                    spent = calibration.calls + judge.calls + (keep.spent if keep else 0)
+                    watch(Evaluated(masks[0], (fitted or found).scores[masks[0]].loss, CHOOSING, spent, False))
+                rungs[b] = _choose([*masks, Mask.uniform(steps, b)], fitters, judge)
+            calls = calibration.calls + judge.calls
+        else:
+            rungs = {b: _untested(masks, found, fitters[:1]) for b, masks in field.items()}
             calls = calibration.calls
         calls += keep.spent if keep else 0
     origin = origin.model_copy(update={"calls": calls})
@@ -178,6 +182,12 @@ def search_in_full(
         update = {"reuse": reuse, "origin": origin, "quality": quality}
         policies.append(rung.model_copy(update=update))
     return Searched(Ladder.of(policies), found, fitted, calls)
+
+
+@wraps(search_in_full, assigned=("__doc__",))
+def search(pipe: Any, **options: Any) -> Ladder:
+    """`search_in_full`'s ladder, with the same options."""
+    return search_in_full(pipe, **options).ladder
 
 
 @dataclass
@@ -214,7 +224,7 @@ class _Hunt:
             calls=calls,
             watch=self.watch,
         )
-        self.limits = self.limits.less(time.monotonic() - begin, len(found.scores))
+        self.limits = self.limits.after(time.monotonic() - begin, len(found.scores))
         return found
 
 
@@ -238,6 +248,20 @@ def _choose(masks: Sequence[Mask], fitters: Sequence[Fitted], judge: Judge) -> P
     )
     after = after.model_copy(update={"calibration_loss": found.loss})
     return Policy(mask=found.mask, weights=found.weights, quality=after, refined=(line,))
+
+
+def _untested(masks: Sequence[Mask], found: Found, fitters: Sequence[Fitted]) -> Policy:
+    """The best of one budget's finalists where there are no samples to judge by: by the loss that it was found with."""
+    plain = min((mask for mask in masks if mask in found.scores), key=lambda mask: found.scores[mask].loss)
+    candidates = [Candidate(plain, loss=found.scores[plain].loss)]
+    before = [fitter.calibration.calls for fitter in fitters]
+    candidates += [Candidate.fitted(fitter, masks[0]) for fitter in fitters]
+    calls = sum(fitter.calibration.calls for fitter in fitters) - sum(before)
+    chosen = min(candidates, key=lambda candidate: candidate.loss or 0.0)
+    how = "fit, not held out" if chosen.weights else "fit, no gain"
+    lines = [Refined(how=how, prompts=fitter.calibration.samples, calls=calls) for fitter in fitters]
+    quality = Quality(calibration_loss=chosen.loss)
+    return Policy(mask=chosen.mask, weights=chosen.weights, quality=quality, refined=tuple(lines))
 
 
 def check_budgets(budgets: Sequence[int], steps: int) -> None:

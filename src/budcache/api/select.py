@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -47,8 +48,17 @@ class Candidate:
 
 
 def best(judge: Calibration, candidates: Iterable[Candidate]) -> Candidate:
-    """The candidate of least loss; of equals the first."""
-    return min(dict.fromkeys(candidates), key=lambda candidate: judge.loss(candidate.finals(judge)))
+    """The candidate of least loss; of equals the first.
+
+    Of the samples' losses it is the geometric mean that counts. Those to choose by are few, and in their arithmetic
+    mean one that turns into another picture under any candidate outweighs all that differ.
+    """
+
+    def loss(candidate: Candidate) -> float:
+        found = judge.typical_loss(candidate.finals(judge))
+        return found if math.isfinite(found) else math.inf
+
+    return min(dict.fromkeys(candidates), key=loss)
 
 
 def fits(fitters: Sequence[Fitted], judge: Calibration, masks: Iterable[Mask]) -> tuple[Candidate, Candidate]:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 
 from budcache.api import align as align_policies
 from budcache.api import fit as fit_policies
+from budcache.api.align import put_aside
 from budcache.cli.common import (
     Device,
     Frames,
@@ -160,7 +161,7 @@ def align(
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)
     losses: dict[str, list[Update]] = {}
-    with work.bar(None) as bar:
+    with work.bar(len(work.ladder) * epochs * (len(texts) - put_aside(len(texts), selection))) as bar:
 
         def watch(rung: Policy, update: Update) -> None:
             losses.setdefault(f"{rung.budget} calls", []).append(update)

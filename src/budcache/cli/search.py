@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from budcache.api import check_budgets, search_in_full
-from budcache.api.search import POLISH, ROUNDS
+from budcache.api.search import CHOOSING, POLISH, ROUNDS
 from budcache.cli.common import (
     Device,
     Frames,
@@ -39,7 +39,7 @@ from budcache.errors import PipelineError, SearchError
 from budcache.files import quote
 from budcache.mask import MAX_STEPS
 from budcache.policy import Reuse
-from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Polished, Strategy, strategy
+from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Strategy, strategy
 
 
 @command
@@ -81,7 +81,7 @@ def search(
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
     fit = reuse == "output" if fit is None else fit
-    wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam, 0 if fit else polish or 0, rounds or None)
+    wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam)
     check_budgets(wanted, steps)
     texts = calibration_prompts(model, prompt or [], prompts)
     memory = parse_bytes(state_memory)
@@ -95,7 +95,7 @@ def search(
     total = plan.expected(steps, tuple(wanted))
     if fit and total is not None and isinstance(plan, LadderSearch):
         total *= 2  # once more with fitted stretches; how long the climb after it takes nobody knows
-    with Bar(total, disable=as_json or not err.is_terminal) as bar:
+    with Bar(total, as_json or not err.is_terminal, len(wanted)) as bar:
         try:
             result = search_in_full(
                 pipe,
@@ -144,10 +144,10 @@ def search(
 class Bar:
     """A live bar: phase, best loss so far, calls spent, time left."""
 
-    def __init__(self, total: int | None, disable: bool) -> None:
+    def __init__(self, total: int | None, disable: bool, budgets: int | None = None) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
         self.progress = Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=disable)
-        self.total, self.best = total, dict[int, float]()
+        self.total, self.budgets, self.chosen, self.best = total, budgets, 0, dict[int, float]()
 
     def __enter__(self) -> Bar:
         self.progress.start()
@@ -158,8 +158,15 @@ class Bar:
         self.progress.stop()
 
     def advance(self, step: Evaluated) -> None:
-        """Show one evaluation."""
+        """Show one evaluation; choosing, for which masks are fitted and judged anew, has a bar of its own."""
         budget = step.mask.budget
+        if step.phase == CHOOSING:
+            if self.chosen == 0:
+                self.progress.reset(self.task, total=self.budgets)
+            note = f"{budget} calls, {step.calls} sample-calls"
+            self.progress.update(self.task, description=step.phase, note=note, completed=self.chosen)
+            self.chosen += 1
+            return
         self.best[budget] = min(step.loss, self.best.get(budget, step.loss))
         if step.new and self.total is not None and step.phase in ("start", "polish"):
             self.total += 1
@@ -196,10 +203,10 @@ def parse_bytes(text: str) -> int:
     return found
 
 
-def _plan(name: str, beam: int, polish: int, rounds: int | None) -> Strategy:
+def _plan(name: str, beam: int) -> Strategy:
     plan = strategy(name)
     if isinstance(plan, LadderSearch):
         plan = replace(plan, beam=beam)
     elif beam != 1:
         raise SearchError(f"--beam belongs to the ladder, not to {name}. Leave it out.")
-    return Polished(plan, window=polish, rounds=rounds) if polish else plan
+    return plan

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from budcache.calibration import Run
+from budcache.calibration import TINY, Run
 from budcache.errors import SearchError
 from budcache.mask import Mask
 from budcache.rollout import rollout
@@ -28,7 +28,6 @@ from budcache.sigmas import monotone
 __all__ = ["Aligned", "Learned", "Lesson", "Mean", "Update", "align", "check_pace", "student"]
 
 Mean = Literal["arithmetic", "geometric"]
-TINY = 1e-20  # an error below this is none
 
 
 @dataclass(frozen=True)
@@ -189,11 +188,11 @@ class _Checkpointed:
 
         def call(x: Tensor, sigma: Tensor) -> Tensor:
             v, memo = self.run.compute(x, sigma)
-            memos.append(memo)
+            memos[:] = [memo]
             return v
 
         v: Tensor = _Again.apply(call, x, sigma)  # type: ignore[no-untyped-call]
-        memo = memos[0]
+        memo = memos.pop()  # left in there, the record of `v` would hold itself and the run for ever
         return v, v if isinstance(memo, Tensor) else {key: value.detach() for key, value in memo.items()}
 
     def reuse(self, x: Tensor, sigma: Tensor, memo: Any) -> Tensor:

@@ -153,7 +153,7 @@ class Fitted:
                 at = end - state.step - 1
                 here = still[at].x.double()
                 moves = torch.stack([(each[at].x.double() - here).flatten(1) for each in moved], 1)
-                missing = (teacher[end].double() - here).flatten(1)
+                missing = (teacher[end].to(here) - here).flatten(1)
                 part.append(_Equations.of(moves, missing))
         return [_Equations.join(part) for part in parts]
 

@@ -42,7 +42,8 @@ def convergence(axes: Axes, history: Sequence[Evaluated]) -> None:
     """The paper's convergence figure: annealing as circles, climbing as triangles, the best so far as a line."""
     for phase in dict.fromkeys(step.phase for step in history):
         at = [i for i, step in enumerate(history) if step.phase == phase]
-        axes.scatter(at, [history[i].loss for i in at], s=14, marker=MARKERS.get(phase, "o"), label=phase, alpha=0.6)
+        marker = MARKERS.get(phase.removesuffix(", fitted"), "o")
+        axes.scatter(at, [history[i].loss for i in at], s=14, marker=marker, label=phase, alpha=0.6)
     for budget in sorted({step.mask.budget for step in history}):
         at = [i for i, step in enumerate(history) if step.mask.budget == budget]
         lowest = list(accumulate((history[i].loss for i in at), min))

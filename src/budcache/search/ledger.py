@@ -73,14 +73,20 @@ class Ledger:
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:
-    """The masks that a ledger holds, in the order in which they were scored."""
+    """The masks that a ledger holds, in the order in which they were scored; the phase says where reuse was fitted."""
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")[:-1]
         entries = [json.loads(line) for line in lines]
         if "ledger" not in entries[0]:
             raise ValueError
         return [
-            Evaluated(Mask.parse(entry["mask"]), float(entry["loss"]), str(entry["phase"]), int(entry["calls"]), True)
+            Evaluated(
+                mask=Mask.parse(entry["mask"]),
+                loss=float(entry["loss"]),
+                phase=str(entry["phase"]) + ", fitted" * (entry.get("reuse") == "fitted"),
+                calls=int(entry["calls"]),
+                new=True,
+            )
             for entry in entries[1:]
         ]
     except OSError as error:

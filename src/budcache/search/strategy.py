@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
@@ -55,25 +55,22 @@ class Limits:
     calls: int | None = None
     seconds: float | None = None
     evaluations: int | None = None
+    spent: tuple[float, int] = (0.0, 0)  # seconds and evaluations of searches before this one
 
     def reached(self, calls: int, seconds: float, evaluations: int) -> str | None:
         """Which limit has been reached, for people to read."""
         for name, limit, now in (
             ("calls", self.calls, calls),
-            ("seconds", self.seconds, seconds),
-            ("evaluations", self.evaluations, evaluations),
+            ("seconds", self.seconds, seconds + self.spent[0]),
+            ("evaluations", self.evaluations, evaluations + self.spent[1]),
         ):
             if limit is not None and now >= limit:
                 return f"{name} limit of {limit:g}"
         return None
 
-    def less(self, seconds: float, evaluations: int) -> Limits:
-        """What is left for a search that follows; calls are counted over both."""
-        return Limits(
-            self.calls,
-            None if self.seconds is None else max(self.seconds - seconds, 0.0),
-            None if self.evaluations is None else max(self.evaluations - evaluations, 0),
-        )
+    def after(self, seconds: float, evaluations: int) -> Limits:
+        """The same for a search that follows; calls are counted over both."""
+        return replace(self, spent=(self.spent[0] + seconds, self.spent[1] + evaluations))
 
 
 @dataclass
