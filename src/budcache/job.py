@@ -142,11 +142,13 @@ class _PixelError:
         self.pipe, self.steps, self.samples, self.calls = pipe, steps, samples, 0
         self.teachers: dict[int, list[Any]] = {}
 
-    def __call__(self, student: Any, teacher: Any, run: Any) -> float:
+    def __call__(self, student: Any, teacher: Any, run: Any) -> Tensor:
+        import torch
+
         if id(run) not in self.teachers:
             self.teachers[id(run)] = self._decode(teacher, run)
         pairs = zip(self._decode(student, run), self.teachers[id(run)], strict=True)
-        return float(sum(4 * ((a - b) ** 2).mean() for a, b in pairs) / len(student))
+        return torch.tensor([4 * float(((a - b) ** 2).mean()) for a, b in pairs], dtype=torch.float64)
 
     def _decode(self, x: Any, run: Any) -> list[Any]:
         from budcache.pipeline import decode
@@ -179,9 +181,7 @@ def memory_said() -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if type(error) is RuntimeError and "memory" not in str(error):  # how torch says it of a CPU
             raise
-        raise SearchError(
-            "the model ran out of memory. Use a smaller batch or size, or offloading; what was scored is in the ledger."
-        ) from error
+        raise SearchError("the model ran out of memory. Use a smaller batch or size, or offloading.") from error
 
 
 def split(samples: Sequence[Mapping[str, Any]], selection: int | None) -> int:
@@ -215,11 +215,24 @@ def digest(samples: Sequence[Mapping[str, Any]]) -> str:
     digest = hashlib.sha256()
     for sample in samples:
         for name in sorted(sample):
-            value = sample[name]
             digest.update(name.encode())
-            if hasattr(value, "detach"):
-                value = value.detach().cpu().float().numpy()
-            elif hasattr(value, "initial_seed"):
-                value = value.initial_seed()
-            digest.update(value.tobytes() if hasattr(value, "tobytes") else json.dumps(value, default=repr).encode())
+            digest.update(json.dumps(_contents(sample[name]), default=repr).encode())
     return digest.hexdigest()[:16]
+
+
+def _contents(value: Any) -> Any:
+    """A value as JSON can hold it; tensors, arrays and pictures by a digest, wherever in lists or mappings they are."""
+    import numpy as np
+
+    if isinstance(value, Mapping):
+        return {str(name): _contents(value[name]) for name in sorted(value, key=str)}
+    if isinstance(value, list | tuple):
+        return [_contents(each) for each in value]
+    if hasattr(value, "initial_seed"):
+        return value.initial_seed()
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().float().numpy()
+    if hasattr(value, "tobytes"):
+        array = np.asarray(value)
+        return [array.shape, array.dtype.str, hashlib.sha256(array.tobytes()).hexdigest()]
+    return value

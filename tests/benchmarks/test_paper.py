@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,6 +34,7 @@ def home(tmp_path_factory):
 
     home = tmp_path_factory.mktemp("paper")
     entry("flux").build().save_pretrained(home / "tiny")
+    entry("wan-t2v-euler").build().save_pretrained(home / "tiny-wan")
     (home / "prompts.txt").write_text("\n".join(f"prompt {number}" for number in range(12)))
     return home
 
@@ -39,19 +43,11 @@ def home(tmp_path_factory):
 def run(paper, home, capsys):
     """Run a script; returns its JSON line and what it told whoever waits."""
 
-    def run(name):
-        options = [
-            "--quick",
-            "--model",
-            home / "tiny",
-            "--prompts",
-            home / "prompts.txt",
-            "--height",
-            32,
-            "--width",
-            32,
-        ]
-        options += ["--steps", 5, "--budgets", 2, "--evaluation", 1, "--threads", 1, "--folder", home / "out" / name]
+    def run(name, *more, model="tiny", size=32):
+        folder = home / ("out" if model == "tiny" else f"out-{model}") / name
+        options = ["--quick", "--model", home / model, "--prompts", home / "prompts.txt", "--height", size]
+        options += ["--width", size, "--steps", 5, "--budgets", 2, "--evaluation", 1, "--threads", 1]
+        options += ["--folder", folder, *more]
         options += ["--target", home / "tiny"] if name == "model_size" else []
         capsys.readouterr()
         paper(name).main(list(map(str, options)))
@@ -92,6 +88,60 @@ def test_the_page_leaves_smoke_runs_out_unless_asked(run, paper, home, tmp_path)
     assert (tmp_path / "images" / "paper-convergence.png").exists()
 
 
+@pytest.mark.slow
+def test_a_policy_for_videos_is_carried_over_too(run):
+    result, _ = run("transfer", "--frames", 5, model="tiny-wan", size=64)
+    settings = {row[0] for row in result["tables"][0]["rows"]}
+    assert {"iPNDM(2M)", "half the size", "three quarters of the height", "guidance 7"} <= settings
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "expected"),
+    [
+        ("wan-t2v", {}, (480, 832, 16)),  # as the pipeline's own call has it
+        ("wan-t2v", {"height": 64}, (64, 832, 16)),
+        ("flux", {}, (256, 256, 4)),  # 128 latents of 2 pixels each
+        ("flux", {"height": 32, "width": 48}, (32, 48, 4)),
+    ],
+)
+def test_sizes_are_found_on_pictures_and_videos(paper, name, call, expected):
+    from zoo import entry
+
+    assert paper("transfer").size(entry(name).build(), call) == expected
+
+
+def test_alignment_takes_all_the_prompts_that_it_asks_for(paper, home):
+    """More than the search learns on, and none of those that are measured on."""
+    low = paper("low_budget")
+    files = [home / "many.txt", home / "others.txt"]
+    for file in files:
+        file.write_text("\n".join(f"{file.stem} {number}" for number in range(60)))
+    options = ["--model", home / "tiny", "--threads", 1, "--learn", 6, "--prompts", files[0]]
+
+    def lab(*more):
+        return paper("common").Lab("low_budget", "", list(map(str, [*options, *more])), more=low.options)
+
+    for more, known in ((["--align", 15], 15), (["--align", 100], 20), (["--calibration", files[1]], 60)):
+        found = lab(*more)
+        assert len(found.learned) == known
+        assert found.calibration == found.learned[:6]
+        assert not set(found.learned) & set(found.evaluation)
+
+
+def test_too_few_prompts_to_align_on_are_said(run):
+    result, told = run("low_budget", "--align", 9)
+    assert "Aligned on 4 prompts, not on 9" in told
+    assert any("Aligned on 4 prompts, not on 9" in note for note in result["notes"])
+
+
+def test_the_papers_claims_are_judged_where_it_prints_figures(paper):
+    main, printed = paper("main_table"), paper("published").MAIN
+    cases = {f"{budget} calls": (None, budget) for budget in (5, 6, 8, 9, 10)}
+    assert list(main.told(cases, printed)) == ["8 calls", "9 calls", "10 calls"]
+    own = {f"{budget} calls": (None, budget) for budget in (3, 4)}
+    assert main.told(own, printed) == own
+
+
 @pytest.mark.parametrize(
     ("cases", "verdict"),
     [
@@ -120,3 +170,15 @@ def test_ipndm_as_a_scheduler_is_the_solver(paper):
             x = scheduler.step(v, t, x, return_dict=False)[0]
             y, past = ipndm2(y, v, sigmas[k], sigmas[k + 1], past)
         assert torch.allclose(x, y, atol=1e-6)
+
+
+def test_make_bench_runs_the_benchmarks_that_the_readme_lists():
+    if shutil.which("make") is None:
+        pytest.skip("there is no make here")
+    root = HOME.parents[1]
+    command = ["make", "-n", "bench", "OPTIONS=--threads 1"]
+    plan = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    names = re.search(r"for name in ([\w ]+);", plan)
+    listed = re.findall(r"^\| `(\w+)\.py` \|", (root / "benchmarks" / "README.md").read_text(), re.MULTILINE)
+    assert names is not None and names[1].split() == listed
+    assert "--threads 1" in plan

@@ -66,6 +66,10 @@ def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path):
     said = json.loads(output)
     assert len(said["entries"]) == LINES - 1
     assert said["left_out"] == []
+    (ours,) = [entry for entry in said["entries"] if (entry["method"], entry["budget"]) == ("budcache", 3)]
+    ratios = Comparison.load(out / "comparison.json").entry("budcache", 3).values["psnr"]
+    assert ours["psnr_worst"] == min(ratios) < ours["psnr_p5"] < ours["psnr"] < max(ratios)
+    assert ours["ssim_worst"] <= ours["ssim_p5"] <= ours["ssim"]
 
 
 def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, run_here):
@@ -134,6 +138,38 @@ def test_a_mistake_earns_a_sentence(arguments, message, command, run_here, tmp_p
     assert message in errors
     assert len(errors.splitlines()) == 1
     assert errors.startswith("budcache: ")
+
+
+def test_one_file_of_prompts_serves_both(model, run_here, tmp_path):
+    (tmp_path / "all.txt").write_text("a house\na tree\na boat\na cat\na dog\nthe sea\nthe sun\n")
+    command = ["compare", model / "tiny", "--steps", 5, "--budgets", 2, "--methods", "magcache", "--metrics", "psnr"]
+    command += ["--prompts", tmp_path / "all.txt", "--height", 32, "--width", 32]
+    code, _, errors = run_here(*command, "--out", tmp_path / "out", "--count", 2)
+    assert code == 0, errors
+    assert errors == "budcache: calibrating on the first 2 of 7 prompts, measuring on 2 others.\n"
+    found = Comparison.load(tmp_path / "out" / "comparison.json")
+    assert (found.calibration, found.prompts) == (2, ("a boat", "a cat"))
+    assert found.entry("magcache", 2).learned_on == 2
+    # What needs no calibration is measured on all of them.
+    code, _, errors = run_here(*command, "--methods", "uniform", "--count", 7, "--out", tmp_path / "all")
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "more", "message"),
+    [
+        ("a cat\n", [], "has one prompt, but methods have to be calibrated on others than are measured on. Give these"),
+        ("a cat\na dog\na boat\n", ["--count", 3], "has 2 to measure on beside 1 to calibrate on. Lower it, or give"),
+    ],
+)
+def test_too_few_prompts_are_said_before_anything_is_loaded(prompts, more, message, run_here, tmp_path):
+    (tmp_path / "few.txt").write_text(prompts)
+    command = ["compare", tmp_path / "nowhere", "--budgets", 3, "--prompts", tmp_path / "few.txt", *more]
+    code, _, errors = run_here(*command, "--out", tmp_path / "out")
+    assert code == 2
+    assert message in errors
+    assert "--calibration" in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_a_model_without_prompts_needs_some(model, run_here, tmp_path):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+
 import numpy as np
 import pytest
 from zoo import entry
 
 from budcache import BudcacheWarning, Ladder, Mask, Policy, SearchError
 from budcache.compare import compact, compare
+from budcache.journal import Journal
+from budcache.search import STRATEGIES
 
 
 def call_of(zoo):
@@ -117,6 +123,45 @@ def test_the_published_search_takes_part_when_asked_for(flux, tmp_path):
     given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": ["authors-quick"]}
     found = compare(pipe, steps=4, budgets=[2], **given, **call)
     assert found.entry("authors-quick", 2).calls == (2,)
+
+
+def test_on_wan_the_published_search_is_the_one_for_wan(tmp_path):
+    zoo = entry("wan-t2v-euler")
+    given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": ["authors"]}
+    found = compare(zoo.build(), steps=4, budgets=[2], metrics=["psnr"], **given, **call_of(zoo))
+    assert (found.entry("authors", 2).calls, found.entry("authors", 2).learned_on) == ((2,), 2)
+    header = json.loads((tmp_path / "authors-2.ledger.jsonl").read_text().splitlines()[0])["search"]
+    assert header["objective"] == "pixel"
+    assert header["strategy"] == repr(STRATEGIES["authors-wan"])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks there")
+@pytest.mark.parametrize("method", ["budcache", "authors-quick"])
+def test_a_search_in_use_ends_it(method, flux, tmp_path):
+    import fcntl
+
+    pipe, call = flux
+    given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": [method]}
+    file = tmp_path / ("search.ledger.jsonl" if method == "budcache" else "authors-quick-2.ledger.jsonl")
+    with file.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(SearchError, match=r"is in use by another process\. Wait for it, or choose another --out\."):
+            compare(pipe, steps=4, budgets=[2], **given, **call)
+
+
+def test_a_full_disk_while_searching_ends_it(flux, tmp_path, monkeypatch):
+    pipe, call = flux
+    usual = Journal.write
+
+    def write(self, entry):
+        if self.kind == "ledger":
+            raise self._full(OSError(errno.ENOSPC, "No space left on device"))
+        usual(self, entry)
+
+    monkeypatch.setattr(Journal, "write", write)
+    given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": ["uniform", "budcache"]}
+    with pytest.raises(SearchError, match="cannot be written: No space left on device"):
+        compare(pipe, steps=4, budgets=[2], metrics=["psnr"], **given, **call)
 
 
 def test_a_folder_that_cannot_be_written_ends_it(flux, tmp_path):

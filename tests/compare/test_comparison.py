@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from budcache import Ladder, Mask, PolicyError
-from budcache.compare import Comparison, text, write_csv
+from budcache.compare import Comparison, Measure, text, write_csv
 from budcache.compare.table import cells
 from budcache.metrics import metric
 
@@ -48,6 +48,7 @@ def test_policies_make_the_calls_that_were_asked_for(found, compared):
     assert found.entry("uniform", 3).usual_mask == Mask.uniform(6, 3)
     assert found.full.calls == (6, 6)
     assert found.entry("teacache", 3).knob.startswith("threshold ")
+    assert [found.entry(name, 3).learned_on for name in METHODS] == [None, None, 4, 4, 4]
     for entry in found.entries:
         assert entry.calls == tuple(mask.budget for mask in entry.masks)
         assert min(entry.seconds) > 0
@@ -106,6 +107,30 @@ def test_the_table_has_every_number_and_marks_the_best(found):
             means = [entry.summed(measure).mean for entry in found.within(budget)]
             best = measure.written(max(means))
             assert f"\x1b[1m{best}\x1b[0m" in styled
+
+
+def test_the_tail_stands_in_the_table_where_there_is_room(found):
+    longest = "First Block Cache (diffusers)"
+    wide = [
+        entry.model_copy(update={"title": longest, "calls": (2, 18)}) if entry.method == "teacache" else entry
+        for entry in found.entries
+    ]
+    lpips = Measure(name="lpips", title="LPIPS", digits=4, higher=False)
+    three = found.model_copy(update={"entries": tuple(wide), "measures": (*found.measures, lpips)})
+    plain = printed(three)
+    assert "PSNR p5" in plain.splitlines()[0]
+    (measure, *_), entry = found.measures, found.entry("budcache", 3)
+    assert measure.written(entry.summed(measure).tail) in plain
+    assert longest in plain
+    assert "…" not in plain
+    four = three.model_copy(update={"measures": (*three.measures, lpips.model_copy(update={"name": "other"}))})
+    assert "PSNR p5" not in printed(four)
+
+
+def printed(comparison):
+    console = Console(width=100, file=io.StringIO())
+    console.print(text(comparison))
+    return console.file.getvalue()
 
 
 def test_the_sheet_has_a_line_for_each(found, tmp_path):

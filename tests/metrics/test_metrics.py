@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from budcache.errors import BudcacheError
 from budcache.metrics import METRICS, metric, psnr, summary
@@ -167,11 +170,85 @@ def test_missing_weights_are_a_sentence(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("name", "extra"), [("imagereward", "rewards"), ("hpsv2", "hps")])
 def test_missing_packages_name_their_extra(name, extra, monkeypatch):
-    import sys
-
     for package in ("ImageReward", "hpsv2"):
         monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(BudcacheError, match=rf"budcache\[{extra}\], or leave {name} out"):
+        metric(name)(picture(0, 16, 16), prompt="a cat")
+
+
+@pytest.fixture
+def rewards(monkeypatch):
+    """Stand-ins for both packages with their functions and signatures, whose score is the brightness of a picture.
+
+    Returns what they were told: loaded names and devices, and prompts with the pictures that came with them.
+    """
+    told = SimpleNamespace(loaded=[], shown=[])
+
+    def judged(prompt, image):
+        assert isinstance(image, Image.Image) and image.mode == "RGB"  # the real ones raise a TypeError
+        told.shown.append((prompt, image.size))
+        return np.asarray(image, np.float32).mean() / 255
+
+    class Model:
+        def score(self, prompt, image):
+            return judged(prompt, image).item()
+
+    def load(name="ImageReward-v1.0", device="cpu", download_root=None, med_config=None):
+        told.loaded.append((name, device))
+        return Model()
+
+    def score(imgs_path, prompt, hps_version="v2.0"):
+        told.loaded.append((hps_version,))  # it loads its checkpoint every time
+        return [judged(prompt, imgs_path)]
+
+    monkeypatch.setitem(sys.modules, "ImageReward", SimpleNamespace(load=load))
+    monkeypatch.setitem(sys.modules, "hpsv2", SimpleNamespace(score=score))
+    return told
+
+
+@pytest.mark.parametrize("name", ["imagereward", "hpsv2"])
+def test_a_reward_is_what_its_package_says_of_prompt_and_picture(name, rewards):
+    found = metric(name)
+    found.prepare()
+    rewards.shown.clear()  # HPSv2 is shown a picture to load its weights
+    one, other = picture(0, 24, 40), 0.5 * picture(1, 16, 16)
+    assert found(one, prompt="a red cat") == pytest.approx(one.mean(), abs=1e-3)
+    assert found(other, prompt="a ship") == pytest.approx(other.mean(), abs=1e-3)
+    assert found(one * 9 - 4, prompt="") == pytest.approx((one * 9 - 4).clip(0, 1).mean(), abs=1e-3)
+    # PIL's sizes are width by height.
+    assert rewards.shown == [("a red cat", (40, 24)), ("a ship", (16, 16)), ("", (40, 24))]
+
+
+@pytest.mark.parametrize("name", ["imagereward", "hpsv2"])
+def test_a_reward_of_a_video_is_the_mean_over_its_frames(name, rewards):
+    found = metric(name)
+    found.prepare()
+    rewards.shown.clear()
+    video = np.stack([np.full((16, 24, 3), value) for value in (0.0, 0.2, 1.0)])
+    assert found(video, prompt="a storm") == pytest.approx(0.4, abs=1e-3)
+    assert rewards.shown == [("a storm", (24, 16))] * 3
+
+
+def test_reward_models_are_loaded_once_in_their_published_versions(rewards):
+    found = METRICS["imagereward"]("cuda:1")
+    for seed in range(3):
+        found(picture(seed, 16, 16), prompt="a cat")
+    assert rewards.loaded == [("ImageReward-v1.0", "cuda:1")]
+    rewards.loaded.clear()
+    found = metric("hpsv2")
+    for seed in range(3):
+        found(picture(seed, 16, 16), prompt="a cat")
+    assert rewards.loaded == [("v2.1",)] * 4  # three pictures, and one to see that the weights are there
+
+
+@pytest.mark.parametrize(("name", "call"), [("imagereward", "load"), ("hpsv2", "score")])
+def test_missing_reward_weights_are_a_sentence(name, call, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("no network")
+
+    package = {"imagereward": "ImageReward"}.get(name, name)
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace(**{call: fail}))
+    with pytest.raises(BudcacheError, match=rf"cannot be had \(OSError\).*leave {name} out"):
         metric(name)(picture(0, 16, 16), prompt="a cat")
 
 

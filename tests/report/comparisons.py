@@ -35,6 +35,7 @@ def entry(method, budget, calls, seconds, title=None, seed=0, better=0.0):
         masks=masks,
         values={"clip-b": values["clip-b"]} if method == "full" else values,
         knob="threshold 0.12" if method == "teacache" else None,
+        learned_on={"teacache": 4, "budcache": 24, "authors": 2}.get(method),
     )
 
 

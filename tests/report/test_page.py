@@ -46,6 +46,7 @@ def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     found = comparison(prompts=(HOSTILE, "two dogs", "red"))
     draw(found, folder)
+    (folder / "budcache.ladder.json").touch()
     return found, page(found, folder)
 
 
@@ -81,7 +82,7 @@ def test_everything_is_on_it(shown):
         for measure in found.measures:
             if summed := entry.summed(measure):
                 assert measure.written(summed.mean) in words
-                assert measure.written(summed.tail) in words
+                assert f"{measure.written(summed.tail)} / {measure.written(summed.worst)}" in words
     assert "DiCache: its trunk is not known." in words
     assert "seeds 10000 to 10002" in words
     assert "1 thread, float32" in words
@@ -145,8 +146,40 @@ def test_the_headline_is_true_whoever_wins():
         return headline(found.model_copy(update={"entries": tuple(entries)}))
 
     assert re.search(r"With 5 instead of 12 model calls budcache reaches PSNR \d\d\.\d dB", titled(0))
-    assert "better than the best of the others (uniform)" in titled(0)
-    assert "worse than the best of the others (uniform)" in titled(-20)
+    assert "better than the best of the others shown (uniform)" in titled(0)
+    assert "worse than the best of the others shown (uniform)" in titled(-20)
+
+
+def test_the_headline_says_so_where_a_better_one_took_more_calls():
+    def titled(theirs):
+        found = comparison(methods=("uniform", "teacache", "budcache"))
+        entries = [
+            entry.model_copy(update={"values": {"psnr": (theirs,) * 3}}) if entry.method == "teacache" else entry
+            for entry in found.entries
+        ]
+        return headline(found.model_copy(update={"entries": tuple(entries)}))
+
+    assert "best of the others shown (uniform)" in titled(10.0)
+    assert "best of the others shown that kept to the budget (uniform)" in titled(99.0)
+
+
+def test_it_says_on_how_many_prompts_each_was_made(tmp_path):
+    words = "".join(Reader(page(comparison(), tmp_path)).text)
+    assert "calibrated onbudcache: 24 prompts; the thresholds of others: 4 prompts" in words
+    assert "authors" not in words
+    with_theirs = comparison(methods=("authors", "budcache"))
+    words = "".join(Reader(page(with_theirs, tmp_path)).text)
+    assert "budcache: 24 prompts; authors: 2 prompts" in words
+
+
+def test_the_file_to_use_is_one_that_is_there(tmp_path):
+    found = comparison()
+    assert "budcache.applied" not in page(found, tmp_path)
+    assert "&#x27;mine.ladder.json&#x27;, budget=5" in page(found, tmp_path, ladder="mine.ladder.json")
+    (tmp_path / "budcache.ladder.json").touch()
+    assert "&#x27;budcache.ladder.json&#x27;, budget=5" in page(found, tmp_path)
+    brought = comparison(methods=("uniform", "policy:flux.json"))
+    assert "&#x27;flux.json&#x27;, budget=5" in page(brought, tmp_path)
 
 
 def test_without_ours_there_is_still_a_page(tmp_path):

@@ -30,6 +30,7 @@ from budcache.cli.common import (
     out,
     say,
     settings_for,
+    tell,
 )
 from budcache.cli.search import parse_budgets
 from budcache.errors import PipelineError, SearchError
@@ -37,7 +38,7 @@ from budcache.policy import Ladder
 from budcache.prompts import read_prompts
 
 if TYPE_CHECKING:
-    from budcache.compare import Comparison
+    from budcache.compare import Comparison, Entry
     from budcache.compare import Progress as Step
 
 EVALUATION_PROMPTS = 16
@@ -52,7 +53,10 @@ def compare(
     prompts: Annotated[
         Path | None, typer.Option(help="What to measure on: text, JSONL (prompt), CSV (caption).")
     ] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Other prompts, to search and tune on.")] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Other prompts, to search and tune on; default: its own, or a third of --prompts."),
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the full run.")] = 28,
     folder: Annotated[Path, typer.Option("--out", "-o", help="A folder; the same command goes on in it.")] = Path(
         "comparison"
@@ -82,8 +86,11 @@ def compare(
     embedded = model in models.EMBEDDED
     names = None if methods is None else _names(methods, "--methods")
     ladders = {f"policy:{file.name}": Ladder.load(file) for file in policy or []}
-    measured_on = _prompts(model, prompts, "evaluation", count or (EVALUATION_PROMPTS if embedded else None))
-    learned_on = _prompts(model, calibration, "calibration", CALIBRATION_PROMPTS if calibration is None else None)
+    if prompts is not None and calibration is None and not embedded and _needs_prompts(names):
+        learned_on, measured_on = _split(prompts, count)
+    else:
+        measured_on = _prompts(model, prompts, "evaluation", count or (EVALUATION_PROMPTS if embedded else None))
+        learned_on = _prompts(model, calibration, "calibration", CALIBRATION_PROMPTS if calibration is None else None)
     if not measured_on:
         raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
     target = folder / "comparison.json"
@@ -164,11 +171,21 @@ def _summary(found: Comparison) -> dict[str, Any]:
             "calls": entry.mean_calls,
             "seconds": entry.latency,
             "speedup": entry.speedup,
-            **{m.name: summed.mean for m in found.measures if (summed := entry.summed(m)) is not None},
+            **_values(found, entry),
         }
         for entry in found.entries
     ]
     return {"entries": entries, "left_out": [absent.model_dump(mode="json") for absent in found.left_out]}
+
+
+def _values(found: Comparison, entry: Entry) -> dict[str, float]:
+    """Mean, bad tail and worst of every metric: psnr, psnr_p5, psnr_worst; lpips, lpips_p95, lpips_worst."""
+    values: dict[str, float] = {}
+    for measure in found.measures:
+        if summed := entry.summed(measure):
+            names = measure.name, f"{measure.name}_{measure.tail_name}", f"{measure.name}_worst"
+            values |= dict(zip(names, summed, strict=True))
+    return values
 
 
 def _names(text: str, option: str) -> list[str]:
@@ -187,3 +204,30 @@ def _prompts(model: str, file: Path | None, split: str, count: int | None) -> li
     if count is not None and 0 < len(found) < count:
         raise SearchError(f"--count is {count}, but {file or model} has {len(found)} prompts. Lower it, or write more.")
     return found[:count]
+
+
+def _needs_prompts(methods: list[str] | None) -> bool:
+    """Whether one of the methods has to be calibrated."""
+    from budcache.compare.methods import UNTAUGHT
+
+    return methods is None or not set(methods) <= set(UNTAUGHT)
+
+
+def _split(file: Path, count: int | None) -> tuple[list[str], list[str]]:
+    """One file for both: the first third of its prompts to calibrate on, the rest to measure on."""
+    found = read_prompts(file)
+    if len(found) < 2:
+        raise SearchError(
+            f"{file} has one prompt, but methods have to be calibrated on others than are measured on. "
+            "Give these with --calibration, or write more."
+        )
+    part = min(max(1, len(found) // 3), CALIBRATION_PROMPTS)
+    rest = found[part:]
+    if count is not None and count > len(rest):
+        raise SearchError(
+            f"--count is {count}, but {file} has {len(rest)} to measure on beside {part} to calibrate on. "
+            "Lower it, or give others with --calibration."
+        )
+    measured = rest[:count]
+    tell(f"calibrating on the first {part} of {len(found)} prompts, measuring on {len(measured)} others.")
+    return found[:part], measured

@@ -234,6 +234,7 @@ class _Bench:
             masks=tuple(masks),
             values={name: tuple(row) for name, row in values.items()},
             knob=ready.knob,
+            learned_on=ready.learned_on,
         )
         self.kept.add(entry, made_of)
         return entry

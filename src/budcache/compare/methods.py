@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from budcache.api import search_in_full
+from budcache.compare.folder import FolderError
 from budcache.errors import BudcacheError
 from budcache.mask import Mask
 from budcache.policy import Ladder, Policy
@@ -66,6 +67,7 @@ class Ready:
     running: Callable[[], AbstractContextManager[Callable[[], Mask]]]
     steps: int  # to ask the pipeline for
     knob: str | None = None
+    learned_on: int | None = None  # prompts that it was searched, fitted or tuned on
 
 
 @dataclass
@@ -113,40 +115,47 @@ class Workshop:
     def _ladder(self, method: str) -> Ladder:
         """Ours: searched, and fitted unless it is the plain one; from the folder, if an earlier run got that far."""
         file = self.folder / f"{method}.ladder.json"
-        if file.exists():
-            kept = Ladder.load(file)
-            if set(self.budgets) <= set(kept.budgets):
-                return kept
-        self.say(f"{title(method)}: searching")
-        found = search_in_full(
-            self.pipe,
-            steps=self.steps,
-            budgets=self.budgets,
-            samples=self.calibration,
-            fit=method == "budcache",
-            seed=self.seed,
-            batch=self.batch,
-            # Both search the same masks with plain reuse, so what one has scored the other need not.
-            ledger=self.folder / "search.ledger.jsonl",
-        ).ladder
-        found.save(file)
-        return found
+        # Both search the same masks with plain reuse, so what one has scored the other need not.
+        ledger = self.folder / "search.ledger.jsonl"
+        with _files(file, ledger):
+            if file.exists():
+                kept = Ladder.load(file)
+                if set(self.budgets) <= set(kept.budgets):
+                    return kept
+            self.say(f"{title(method)}: searching")
+            found = search_in_full(
+                self.pipe,
+                steps=self.steps,
+                budgets=self.budgets,
+                samples=self.calibration,
+                fit=method == "budcache",
+                seed=self.seed,
+                batch=self.batch,
+                ledger=ledger,
+            ).ladder
+            found.save(file)
+            return found
 
     def _published(self, method: str, budget: int) -> Policy:
         """The authors' search as published: their annealing, residual reuse, two prompts, one budget at a time."""
         self.say(f"{title(method)}: searching for {budget} calls")
-        return search_in_full(
-            self.pipe,
-            steps=self.steps,
-            budget=budget,
-            samples=self.calibration[:AUTHORS_PROMPTS],
-            strategy=_AUTHORS[method],
-            reuse="residual",
-            selection=0,
-            seed=self.seed,
-            batch=min(self.batch, AUTHORS_PROMPTS),
-            ledger=self.folder / f"{method}-{budget}.ledger.jsonl",
-        ).ladder[budget]
+        # Their code for Wan moves in another way, and looks at decoded frames.
+        wan = method == "authors" and type(self.pipe).__name__.startswith("Wan")
+        ledger = self.folder / f"{method}-{budget}.ledger.jsonl"
+        with _files(ledger):
+            return search_in_full(
+                self.pipe,
+                steps=self.steps,
+                budget=budget,
+                samples=self.calibration[:AUTHORS_PROMPTS],
+                strategy="authors-wan" if wan else _AUTHORS[method],
+                objective="pixel" if wan else "latent",
+                reuse="residual",
+                selection=0,
+                seed=self.seed,
+                batch=min(self.batch, AUTHORS_PROMPTS),
+                ledger=ledger,
+            ).ladder[budget]
 
     def _policy(self, policy: Policy) -> Ready:
         from budcache.pipeline import applied
@@ -163,7 +172,7 @@ class Workshop:
 
                 yield last
 
-        return Ready(running, policy.steps)
+        return Ready(running, policy.steps, learned_on=policy.origin.prompts if policy.origin else None)
 
     @cached_property
     def _record(self) -> Any:
@@ -196,7 +205,19 @@ class Workshop:
             with caching(self.pipe, tuned, self.steps) as runs:
                 yield lambda: runs.masks[-1]
 
-        return Ready(running, self.steps, f"{tuned.knob.name} {getattr(tuned, tuned.knob.name):.4g}")
+        knob = f"{tuned.knob.name} {getattr(tuned, tuned.knob.name):.4g}"
+        return Ready(running, self.steps, knob, len(self._tuning))
+
+
+@contextmanager
+def _files(*paths: Path) -> Iterator[None]:
+    """Trouble with a file of the folder is nobody's fault among the methods: it ends the comparison."""
+    try:
+        yield
+    except BudcacheError as error:
+        if any(str(path) in str(error) for path in paths):  # which such errors name, and others do not
+            raise FolderError(str(error).replace("--ledger", "--out")) from None
+        raise
 
 
 def plain(steps: int) -> Ready:

@@ -34,6 +34,11 @@ class Measure(Value):
     higher: Annotated[bool, Strict()] = True  # is better
     reference: Annotated[bool, Strict()] = True  # compares with the full run
 
+    @property
+    def tail_name(self) -> str:
+        """What its bad tail is called: the 5th percentile of what should be high, the 95th of what should be low."""
+        return "p5" if self.higher else "p95"
+
     def written(self, value: float) -> str:
         """A value as people read it, without its unit."""
         return f"{value:.{self.digits}f}"
@@ -51,6 +56,7 @@ class Entry(Value):
     masks: Annotated[tuple[MaskField, ...], Field(min_length=1, max_length=MAX_SAMPLES, fail_fast=True)]
     values: dict[str, Row]  # by metric; without those that need a reference where this is the reference
     knob: Text | None = None  # what it was tuned to
+    learned_on: Count | None = None  # prompts that it was searched, fitted or tuned on, where that is known
 
     def _check(self) -> None:
         for name, row in {"seconds": self.seconds, "masks": self.masks, **self.values}.items():
@@ -116,7 +122,7 @@ class Comparison(Value):
     budgets: Annotated[tuple[Count, ...], Field(min_length=1)]
     prompts: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_SAMPLES, fail_fast=True)]
     seed: Seed  # of the first prompt's noise; the next ones count up
-    calibration: Count  # prompts that searches and thresholds were made on
+    calibration: Count  # prompts that were there to search and tune on
     device: Text
     threads: Count
     dtype: Text

@@ -16,6 +16,9 @@ from budcache.errors import PipelineError
 
 __all__ = ["Cell", "cells", "text", "write_csv"]
 
+FIRST = 3  # the first metric's place in a row, after calls, latency and speed-up
+ROOM = 3  # metrics that fit a line of 100 letters with a tail among them
+
 
 class Cell(NamedTuple):
     """One number of the table, as written, and its rank at its budget."""
@@ -46,16 +49,27 @@ def _measured(comparison: Comparison, entry: Entry, measure: Measure) -> Cell:
 
 
 def text(comparison: Comparison) -> Table:
-    """The table for a terminal: the best of each budget is bold, the second best underlined."""
+    """The table for a terminal: the best of each budget is bold, the second best underlined.
+
+    The first metric's bad tail stands behind its mean, unless many metrics leave no room for it.
+    """
+    names = ["calls", "latency s", "speed-up", *(_heading(measure) for measure in comparison.measures)]
+    tailed = comparison.measures[0] if 1 <= len(comparison.measures) <= ROOM else None
+    if tailed is not None:
+        names.insert(FIRST + 1, f"{tailed.title} {tailed.tail_name}")
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("method")
-    for name in ("calls", "latency s", "speed-up", *(_heading(measure) for measure in comparison.measures)):
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     styles = {1: "bold", 2: "underline"}
 
     def add(entry: Entry) -> None:
+        row = cells(comparison, entry)
+        if tailed is not None:
+            found = entry.summed(tailed)
+            row.insert(FIRST + 1, Cell("-" if found is None else tailed.written(found.tail)))
         name = Text(entry.title, "bold" if entry.method == comparison.ours else "")
-        table.add_row(name, *(Text(cell.text, styles.get(cell.rank, "")) for cell in cells(comparison, entry)))
+        table.add_row(name, *(Text(cell.text, styles.get(cell.rank, "")) for cell in row))
 
     add(comparison.full)
     for budget in comparison.budgets:

@@ -1,7 +1,7 @@
 """ImageReward and HPSv2.1: what people are predicted to prefer, no reference needed.
 
 Both come as packages that need torchvision and pin old versions of others, so each is an extra of its own and best
-lives in an environment of its own. The pictures that `budcache compare` keeps can be measured there later.
+lives in an environment of its own, where `budcache compare` is then run.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ import tempfile
 from html import escape
 from pathlib import Path
 
-from budcache.compare.methods import AUTHORS_PROMPTS, TUNING_PROMPTS
-from budcache.compare.result import Comparison, Measure
+from budcache.compare.result import Comparison, Entry, Measure
 from budcache.errors import PipelineError
 from budcache.report.page_charts import convergence, curve, key, styles
 from budcache.report.page_parts import AMPLIFIED, choices, gallery, spreads, strips, table, tabs
@@ -16,9 +15,11 @@ from budcache.report.page_parts import AMPLIFIED, choices, gallery, spreads, str
 __all__ = ["headline", "page", "write"]
 
 
-def write(comparison: Comparison, folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
+def write(
+    comparison: Comparison, folder: str | os.PathLike[str], path: str | os.PathLike[str], ladder: str | None = None
+) -> Path:
     """Write the page; the file is replaced whole or not at all."""
-    target, content = Path(path), page(comparison, folder)
+    target, content = Path(path), page(comparison, folder, ladder)
     temporary: Path | None = None
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
@@ -34,8 +35,12 @@ def write(comparison: Comparison, folder: str | os.PathLike[str], path: str | os
     return target
 
 
-def page(comparison: Comparison, folder: str | os.PathLike[str]) -> str:
-    """The whole page as text; pictures are taken from the comparison's folder."""
+def page(comparison: Comparison, folder: str | os.PathLike[str], ladder: str | None = None) -> str:
+    """The whole page as text; pictures are taken from the comparison's folder.
+
+    Args:
+        ladder: the name of our ladder's file, where it is not the one that a comparison leaves in its folder.
+    """
     shown, looks = _shown(comparison), styles(comparison)
     at = comparison.budgets.index(shown)
     pictures = gallery(comparison, Path(folder))
@@ -79,12 +84,12 @@ def page(comparison: Comparison, folder: str | os.PathLike[str]) -> str:
         ),
         _section(
             "All numbers",
-            "Best of each budget in bold, second best underlined, among those that kept to it; small, the bad tail: "
-            "the 5th percentile of samples from the bad side, and for latency the fastest and the slowest.",
+            "Best of each budget in bold, second best underlined, among those that kept to it. Small, the bad tail: "
+            "the 5th percentile of samples from the bad side, then the worst; for latency the fastest and the slowest.",
             table(comparison) + _left_out(comparison),
         ),
         _section("How it was measured", "", _facts(comparison)),
-        _section("Use it", "", _code(comparison, shown)),
+        _section("Use it", "", _code(comparison, shown, ladder or _ladder(comparison, Path(folder)))),
     ]
     style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     style += choices(max(len(curves), len(every)))
@@ -111,21 +116,30 @@ def headline(comparison: Comparison) -> str:
         return f"{len(comparison.methods)} methods at {budgets} of {comparison.steps} calls."
     said = f"{measure.title} {_with_unit(measure, found.mean)}"
     start = f"With {budget} instead of {comparison.steps} model calls {ours.title} reaches {said}"
-    rivals = [
-        (other.mean, entry.title)
-        for entry in comparison.within(budget)
-        if entry.method != ours.method
-        and not entry.method.startswith("budcache")
-        and (other := entry.summed(measure)) is not None
-    ]
-    if not rivals:
+    rival = _best(comparison, comparison.within(budget), measure)
+    if rival is None:
         return f"{start}, {ours.speedup:.1f} times faster than the full run."
-    best, name = max(rivals) if measure.higher else min(rivals)
+    best, name = rival
     gap = _with_unit(measure, abs(found.mean - best))
     ahead = (found.mean >= best) == measure.higher
     count = len(comparison.prompts)
     on = f"on {count} prompt{'s' if count > 1 else ''}"
-    return f"{start}, {gap} {'better' if ahead else 'worse'} than the best of the others ({name}), {on}."
+    # Who is not there may well be better, and so may be who took more calls than agreed.
+    kept = "" if rival == _best(comparison, comparison.at(budget), measure) else " that kept to the budget"
+    than = f"{'better' if ahead else 'worse'} than the best of the others shown{kept}"
+    return f"{start}, {gap} {than} ({name}), {on}."
+
+
+def _best(comparison: Comparison, entries: list[Entry], measure: Measure) -> tuple[float, str] | None:
+    """The best mean among other people's methods, and whose it is."""
+    found = [
+        (other.mean, entry.title)
+        for entry in entries
+        if entry.method != comparison.ours
+        and not entry.method.startswith("budcache")
+        and (other := entry.summed(measure)) is not None
+    ]
+    return (max if measure.higher else min)(found, default=None)
 
 
 def _shown(comparison: Comparison) -> int:
@@ -190,8 +204,7 @@ def _facts(comparison: Comparison) -> str:
         "size": size,
         "guidance": origin.guidance,
         "measured on": f"{count} prompts, seeds {comparison.seed} to {last}, one sample at a time",
-        "calibrated on": f"{comparison.calibration} other prompts; the thresholds of others are bisected on the "
-        f"first {min(TUNING_PROMPTS, comparison.calibration)}, the published search has {AUTHORS_PROMPTS}",
+        "calibrated on": _learned_on(comparison),
         "latency": f"around the pipeline's call; full runs timed just before and after each method; "
         f"{comparison.device}, {comparison.threads} thread{'s' if comparison.threads != 1 else ''}, {comparison.dtype}",
         "made with": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
@@ -201,10 +214,28 @@ def _facts(comparison: Comparison) -> str:
     return f"<dl>{rows}</dl><details><summary>The {count} prompts</summary><ol>{prompts}</ol></details>"
 
 
-def _code(comparison: Comparison, budget: int) -> str:
+def _learned_on(comparison: Comparison) -> str:
+    """How many prompts each was made on; what was only tuned is one group."""
+    found: dict[str, int] = {}
+    for entry in sorted(comparison.entries, key=lambda entry: entry.method != comparison.ours):
+        if entry.learned_on is not None:
+            found[entry.title if entry.knob is None else "the thresholds of others"] = entry.learned_on
+    return "; ".join(f"{name}: {count} prompt{'s' if count > 1 else ''}" for name, count in found.items())
+
+
+def _ladder(comparison: Comparison, folder: Path) -> str | None:
+    """The file that has what is put forward: brought by the user, or left in the folder."""
     if comparison.ours is None:
+        return None
+    if comparison.ours in comparison.given:
+        return comparison.ours.removeprefix("policy:")
+    name = f"{comparison.ours}.ladder.json"
+    return name if (folder / name).exists() else None
+
+
+def _code(comparison: Comparison, budget: int, file: str | None) -> str:
+    if file is None:
         return ""
-    file = comparison.ours.removeprefix("policy:") + ("" if comparison.ours in comparison.given else ".ladder.json")
     text = (
         f"import budcache\n\nwith budcache.applied(pipe, {file!r}, budget={budget}):\n"
         f"    image = pipe({comparison.prompts[0]!r}).images[0]  # {budget} model calls, whatever the prompt"

@@ -195,7 +195,7 @@ def _dots(values: Sequence[float], end: float, target: float | None, form: str) 
 
 
 def table(comparison: Comparison) -> str:
-    """The paper's Table 1 of this comparison: best bold, second best underlined, the bad tail small below the mean."""
+    """The paper's Table 1 of this comparison: best bold, second best underlined, tail and worst small below."""
     names = ["calls", "latency (s)", "speed-up"]
     names += [f"{m.title} {'↑' if m.higher else '↓'}" for m in comparison.measures]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("method", *names))
@@ -211,7 +211,9 @@ def table(comparison: Comparison) -> str:
 
 def _row(comparison: Comparison, entry: Entry) -> str:
     tails: Iterable[str] = [
-        "" if (found := entry.summed(measure)) is None else f"<small>{measure.written(found.tail)}</small>"
+        f"<small>{measure.written(found.tail)} / {measure.written(found.worst)}</small>"
+        if (found := entry.summed(measure)) is not None
+        else ""
         for measure in comparison.measures
     ]
     wraps = {1: "<b>{}</b>", 2: "<u>{}</u>"}
