@@ -173,7 +173,7 @@ def low(table: dict[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def exact(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
-    """PSNR to a solution of 400 steps: of the full run, and of every method, taught by the full run or by a finer one."""
+    """PSNR to a solution of 400 steps: of the full run, and of every method, whoever taught it."""
     truth = Judge(pipe, prompts, EXACT)
     found: dict[str, Any] = {
         f"full run of {STEPS}": truth(Policy(mask=Mask.full(STEPS)))["psnr"],

@@ -87,10 +87,11 @@ class Lab:
             parser.error(f"{args.model} brings no prompts of its own. Give a file with --prompts.")
         else:
             measured = read_prompts(args.prompts)
-            part = min(len(measured) // 3, args.learn)
+            part = min(len(measured) // 3, max(args.learn, getattr(args, "align", 0)))
             learned = read_prompts(args.calibration) if args.calibration else measured[:part]
             measured = measured if args.calibration else measured[part:]
-        self.calibration = learned[: 4 if self.quick else args.learn]
+        self.learned = learned[:4] if self.quick else learned  # all that nothing is measured on
+        self.calibration = self.learned[: args.learn]
         self.evaluation = measured[: args.evaluation or (2 if self.quick else evaluation)]
         if not self.evaluation or len(self.calibration) < 4:
             parser.error("there are too few prompts: 4 to learn on and 1 to measure on at least.")

@@ -25,6 +25,13 @@ PLAIN = {SHORT: "fewer-steps", PUBLISHED: "authors", OURS: "budcache"}
 def main(argv: Sequence[str] | None = None) -> None:
     lab = Lab("low_budget", __doc__ or "", argv, budgets=((5, 6, 7), (3,)), more=options)
     high, cases, costs = 4 if lab.quick else lab.args.high, dict[str, Case](), list[list[Any]]()
+    notes = list[str]()
+    if len(lab.learned) < lab.args.align:
+        notes.append(
+            f"Aligned on {len(lab.learned)} prompts, not on {lab.args.align}: there are no more to learn on. Give a "
+            "longer file with --calibration."
+        )
+        lab.say(notes[0])
     for budget in lab.budgets:
         start = {SHORT: Policy(mask=Mask.full(budget)), PUBLISHED: lab.published(budget).ladder[budget]}
         start[OURS] = lab.ours().ladder[budget]
@@ -44,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         side_by_side(f"With and without alignment; beside it {LOW_SOURCE}", cases, LOW, head="budget"),
         Table(f"What an alignment took, and gained where it was chosen; beside it {ALIGNMENT_SOURCE}", columns, costs),
     ]
-    lab.report(tables, claims, left_out(found for found, _ in cases.values()))
+    lab.report(tables, claims, notes + left_out(found for found, _ in cases.values()))
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +61,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def align(lab: Lab, name: str, budget: int, policy: Policy) -> tuple[Policy, float]:
     """Algorithm 3 on a policy; a short run is taught by the full one."""
-    prompts = lab.calibration[: lab.args.align]
+    prompts = lab.learned[: lab.args.align]
     finer = {"teacher_steps": lab.steps} if name == SHORT else {}
 
     def refine(ladder: Ladder, ledger: Path) -> Ladder:

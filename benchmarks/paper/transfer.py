@@ -6,6 +6,7 @@ fitted blends do not, so on other solvers budcache keeps its mask and fits the b
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from functools import wraps
 from typing import Any
@@ -49,7 +50,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         cases[name] = lab.compare(name, [budget], ["teacache"], carried, **call), budget
     lab.pipe.scheduler = own
     if len(cases) < 7:
-        notes.append(f"Solvers could not be changed: {type(own).__name__} is not one of a flow model.")
+        notes.append(
+            "The solver was not changed: that is done for FlowMatchEulerDiscreteScheduler, and this is "
+            f"{type(own).__name__}."
+        )
     elsewhere = {name: case for name, case in cases.items() if name != SOURCE}
     claims = [
         beats(elsewhere, who, ["teacache"], "Table 3", f"Carried over, {name} is better than TeaCache in every setting")
@@ -71,9 +75,7 @@ def settings(lab: Lab) -> Iterator[tuple[str, Any, dict[str, Any]]]:
         if own.config.use_dynamic_shifting:
             flow |= {"use_dynamic_shifting": True, "time_shift_type": own.config.time_shift_type}
         yield "DPM-Solver++(2M)", DPMSolverMultistepScheduler(**flow), {}
-    usual = getattr(pipe, "default_sample_size", 64) * pipe.vae_scale_factor
-    height, width = lab.call.get("height", usual), lab.call.get("width", usual)
-    unit = 2 * pipe.vae_scale_factor  # a transformer's patches
+    height, width, unit = size(pipe, lab.call)
 
     def whole(pixels: float) -> int:
         return max(round(pixels / unit), 1) * unit
@@ -82,6 +84,15 @@ def settings(lab: Lab) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     yield "three quarters of the height", own, {"height": whole(height * 3 / 4), "width": width}
     for scale in (5.0, 7.0):
         yield f"guidance {scale:g}", own, {"guidance_scale": scale}
+
+
+def size(pipe: Any, call: dict[str, Any]) -> tuple[int, int, int]:
+    """Height and width of what is drawn, and the pixels that a transformer's patches take; videos have other names."""
+    scale = getattr(pipe, "vae_scale_factor", None) or pipe.vae_scale_factor_spatial
+    own = inspect.signature(type(pipe).__call__).parameters
+    usual = getattr(pipe, "default_sample_size", 64) * scale
+    height, width = (call.get(side) or own[side].default or usual for side in ("height", "width"))
+    return height, width, 2 * scale
 
 
 def refitted(lab: Lab, name: str, policy: budcache.Policy) -> Ladder:
