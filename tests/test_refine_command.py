@@ -128,7 +128,7 @@ def test_search_fits_unless_it_is_told_not_to(folder, run_here):
     output, _ = worked(run_here(*usual, "--out", "cut.json", "--max-evaluations", masks + 2, "--json"))
     assert json.loads(output)["stopped"] == f"evaluations limit of {masks + 2}"
     phases = {step.phase for step in read_history(folder / "fitted.ledger.jsonl")}
-    assert phases == {"ladder", "ladder, fitted", "start, fitted"}
+    assert phases == {"ladder", "ladder, fitted"}  # where the climb starts has been scored by then
 
 
 def bad_inputs():
