@@ -264,9 +264,17 @@ def draw(path: Path, table: dict[str, Any]) -> None:
     """Quality over model calls, every method."""
     from budcache.report import plots
 
-    unseen = {FINER, FINER_JOINT, WIDE}  # these have other teachers and other settings
+    unseen = {FINER, FINER_JOINT, WIDE, *(name for name in table if "geometric" in name)}
     shown = {name: {b: row["psnr"] for b, row in rows.items()} for name, rows in table.items() if name not in unseen}
-    plots.save(path, lambda axes: plots.quality(axes, shown, ours=OURS), size=(8.5, 5.5))
+
+    def panel(axes: Any) -> None:
+        plots.quality(axes, shown, ours=OURS)
+        for line in axes.get_lines():
+            if "residual" in str(line.get_label()):
+                line.set_linestyle(":")
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+
+    plots.save(path, panel, size=(10, 5.5))
 
 
 if __name__ == "__main__":
