@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +15,9 @@ from budcache.model import Model
 from budcache.rollout import State, Weights, advance, rollout
 from budcache.score import Score
 from budcache.solvers import Solver
+from budcache.tree import Tree, park, unpark
 
-__all__ = ["Calibration", "Objective", "Run", "Tree", "arrival", "geometric_mean", "latent_mse"]
+__all__ = ["Calibration", "Objective", "Run", "arrival", "geometric_mean", "latent_mse"]
 
 
 # How arrivals weigh their samples: 1 would be the mean, infinity the worst one alone. A sample that has strayed far on
@@ -60,35 +59,6 @@ Objective = Callable[[Tensor, Tensor, Run], "float | Tensor"]  # one loss for th
 def latent_mse(student: Tensor, teacher: Tensor, run: Run) -> Tensor:
     """Mean squared error of the final latents, the paper's objective, sample by sample."""
     return _errors(student, teacher)
-
-
-T = TypeVar("T")
-
-
-@dataclass
-class Tree(Generic[T]):
-    """What is known after computed prefixes, least recently used out: masks that agree so far share it (F4)."""
-
-    bound: int
-    known: OrderedDict[Hashable, T] = field(default_factory=OrderedDict)
-    size: int = 0
-
-    def get(self, prefix: Hashable) -> T | None:
-        """What was put there, if it is still remembered."""
-        value = self.known.get(prefix)
-        if value is not None:
-            self.known.move_to_end(prefix)
-        return value
-
-    def put(self, prefix: Hashable, value: T) -> None:
-        """Remember it, and forget what was not asked for longest until all fits the bound."""
-        if self.bound <= 0 or prefix in self.known:
-            return
-        self.known[prefix] = value
-        self.size += _bytes(value)
-        while self.size > self.bound and self.known:
-            _, dropped = self.known.popitem(last=False)
-            self.size -= _bytes(dropped)
 
 
 class Calibration:
@@ -152,14 +122,17 @@ class Calibration:
         return self._solvers[run]
 
     def finals(self, mask: Mask, weights: Weights | None = None, sigmas: Sequence[float] | None = None) -> list[Tensor]:
-        """The final latents of every run under a mask with blend weights and noise levels, as it will be served."""
+        """The final latents of every run under a mask with blend weights and noise levels, as it will be served.
+
+        They are kept on the CPU, so that the device holds one run at a time however many there are.
+        """
         if weights is None and sigmas is None:
-            return [self._roll(number, mask)[-1] for number in range(len(self.runs))]
+            return [self._roll(number, mask)[-1].cpu() for number in range(len(self.runs))]
         finals = []
         for run in self.runs:
             levels = None if sigmas is None else torch.tensor(sigmas, dtype=run.sigmas.dtype)
             own = run.sigmas if levels is None else levels
-            finals.append(rollout(run, run.noise, own, mask, run.solver(levels), weights))
+            finals.append(rollout(run, run.noise, own, mask, run.solver(levels), weights).cpu())
         return finals
 
     def loss(self, finals: Sequence[Tensor]) -> float:
@@ -174,7 +147,8 @@ class Calibration:
         """The loss of each sample, shape [samples]; that of its whole run where the objective tells no more."""
         parts = []
         for number, (run, x) in enumerate(zip(self.runs, finals, strict=True)):
-            found = torch.as_tensor(self.objective(x, self.teacher(number), run), dtype=torch.float64).cpu()
+            here = x.to(run.noise.device)
+            found = torch.as_tensor(self.objective(here, self.teacher(number), run), dtype=torch.float64).cpu()
             parts.append(found.reshape(-1).expand(len(run.noise)))
         return torch.cat(parts)
 
@@ -201,7 +175,7 @@ class Calibration:
         """Roll a mask on all samples and compare with the teacher."""
         self.check(mask)
         last = mask.computed[-1]
-        rolled = [self._roll(number, mask) for number in range(len(self.runs))]
+        rolled = [[x.cpu() for x in self._roll(number, mask)] for number in range(len(self.runs))]
         errors = [
             torch.cat([_errors(states[j], self._teachers[i][last + 1 + j]) for i, states in enumerate(rolled)])
             for j in range(self.steps - last)
@@ -233,16 +207,14 @@ class Calibration:
         """The states after the last computed step and after each reused one behind it, down to the end."""
         run, solver, computed = self.runs[number], self._solvers[number], mask.computed
         known = len(computed)
-        while known and (state := self._tree.get((number, computed[:known]))) is None:
+        while known and (found := self._tree.get((number, computed[:known]))) is None:
             known -= 1
-        if not known:
-            state = State(run.noise)
-        assert state is not None
+        state = unpark(found) if known and found else State(run.noise)
         for place in range(known, len(computed)):
             while state.step < computed[place]:
                 state = advance(run, state, run.sigmas, False, solver)
             state = advance(run, state, run.sigmas, True, solver)
-            self._tree.put((number, computed[: place + 1]), state)
+            self._tree.put((number, computed[: place + 1]), park(state))
         states = [state.x]
         while state.step < self.steps:
             state = advance(run, state, run.sigmas, False, solver)
@@ -258,16 +230,3 @@ def _between(states: Sequence[Tensor], levels: Tensor, sigma: Tensor) -> Tensor:
     before = behind - 1
     part = float((sigma - levels[before]) / (levels[behind] - levels[before]))
     return states[before] + part * (states[behind] - states[before])
-
-
-def _bytes(value: Any) -> int:
-    """The size of the tensors in a state, whatever they are nested in."""
-    if isinstance(value, Tensor):
-        return value.element_size() * value.nelement()
-    if isinstance(value, dict):
-        return sum(map(_bytes, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(_bytes, value))
-    if hasattr(value, "__dict__"):
-        return sum(map(_bytes, vars(value).values()))
-    return 0

@@ -20,6 +20,7 @@ from budcache.pipeline.seam import Finish, Line, Reply, Request, SeamScheduler, 
 from budcache.pipeline.standin import check_scheduler, clone, install, levels
 from budcache.policy import Reuse
 from budcache.solvers import Solver
+from budcache.tree import park, unpark
 
 __all__ = ["PipelineModel", "decode"]
 
@@ -76,8 +77,9 @@ class PipelineModel:
         self._shut = weakref.finalize(self, _shut, self._line, pipe, self._trunk)
         _open.add(self)
         self._thread.start()
-        self._first = self._ask(Request())
-        self.noise, self.begin = self._first.x, self._scheduler.begin
+        first = self._ask(Request())
+        self.noise, self.begin = first.x, self._scheduler.begin
+        self._first = park(first)
         self.sigmas = levels(self._scheduler.inner)
         if len(self.sigmas) != steps + 1:
             self.close()
@@ -89,7 +91,8 @@ class PipelineModel:
     def compute(self, x: Tensor, sigma: Tensor) -> tuple[Tensor, Any]:
         """Evaluate the pipeline's model, guidance included; see `Model`."""
         # The first sample at the first level was evaluated when the pipeline was opened.
-        reply = self._first if self._is_first(x, sigma) else self._ask(Request(x.to(self.noise.dtype), sigma))
+        first = self._is_first(x, sigma)
+        reply = unpark(self._first) if first else self._ask(Request(x.to(self.noise.dtype), sigma))
         return reply.v, reply.v if self._trunk is None else reply.memo
 
     def reuse(self, x: Tensor, sigma: Tensor, memo: Any) -> Tensor:

@@ -19,12 +19,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from budcache.calibration import Calibration, Tree, arrival
+from budcache.calibration import Calibration, arrival
 from budcache.errors import SearchError
 from budcache.mask import Mask
 from budcache.policy import MAX_BLEND
 from budcache.rollout import State, blend
 from budcache.score import Score
+from budcache.tree import Tree, park, unpark
 
 __all__ = ["Fitted", "Rows", "Target", "fit"]
 
@@ -78,8 +79,8 @@ class Fitted:
         every = self._equations(states, after, steps)
         rows = [self._solve(equations, every[-1]) for equations in every]
         errors = [arrival(equations.errors(row)) for equations, row in zip(every, rows, strict=True)]
-        finals = [self._coast(number, state, rows[-1], steps).x for number, state in enumerate(states)]
-        return Score(self.calibration.checked_loss(mask, finals), (*[None] * after, *errors))
+        loss = self.calibration.checked_loss(mask, self._finals(states, rows[-1]))
+        return Score(loss, (*[None] * after, *errors))
 
     def weights(self, mask: Mask) -> Rows:
         """The blend weights of a mask, one row per computed step: the newest output's, then those before it."""
@@ -88,8 +89,11 @@ class Fitted:
     def fit(self, mask: Mask) -> tuple[Rows, float]:
         """The blend weights of a mask, and what its loss is with them."""
         states, rows = self._whole(mask)
-        finals = [self._coast(number, state, rows[-1], self.calibration.steps) for number, state in enumerate(states)]
-        return rows, self.calibration.checked_loss(mask, [state.x for state in finals])
+        return rows, self.calibration.checked_loss(mask, self._finals(states, rows[-1]))
+
+    def _finals(self, states: list[State], row: Sequence[float]) -> list[Tensor]:
+        steps = self.calibration.steps
+        return [self._coast(number, state, row, steps).x.cpu() for number, state in enumerate(states)]
 
     def _whole(self, mask: Mask) -> tuple[list[State], Rows]:
         """As `_walk`, with the row of the last stretch, too."""
@@ -98,18 +102,21 @@ class Fitted:
         return states, (*rows, self._solve(last, last))
 
     def _walk(self, mask: Mask) -> tuple[list[State], Rows]:
-        """The runs at the mask's last computed step, its output at hand, and the rows of the stretches before it."""
+        """The runs at the mask's last computed step, its output at hand, and the rows of the stretches before it.
+
+        All states between here and `_finals` are parked but the one at work.
+        """
         self.calibration.check(mask)
         computed = mask.computed
         known, found = len(computed), None
         while known and (found := self._tree.get(computed[:known])) is None:
             known -= 1
-        states, rows = found or ([State(run.noise) for run in self.calibration.runs], ())
+        states, rows = found or ([park(State(run.noise)) for run in self.calibration.runs], ())
         for place in range(known, len(computed)):
             if place:
                 states, row = self._stretch(states, computed[place])
                 rows = (*rows, row)
-            states = [self._compute(number, state) for number, state in enumerate(states)]
+            states = [park(self._compute(number, unpark(state))) for number, state in enumerate(states)]
             self._tree.put(computed[: place + 1], (states, rows))
         return states, rows
 
@@ -119,7 +126,7 @@ class Fitted:
         equations = self._equations(states, end, end)[0]
         to_end = equations if self.target == "next" else self._equations(states, steps, steps)[0]
         row = self._solve(equations, to_end)
-        return [self._coast(number, state, row, end) for number, state in enumerate(states)], row
+        return [park(self._coast(number, state, row, end)) for number, state in enumerate(states)], row
 
     def _solve(self, equations: _Equations, to_end: _Equations) -> tuple[float, ...]:
         return (equations if self.target == "next" else to_end).solve(self.ridge, self.balance)
@@ -131,6 +138,7 @@ class Fitted:
 
     def _coast(self, number: int, state: State, weights: Sequence[float], end: int) -> State:
         """Reuse one blend of the outputs down to a step."""
+        state = unpark(state)
         return self._roll(number, state, blend(state.outputs, weights), end)[-1]
 
     def _roll(self, number: int, state: State, v: Tensor, end: int) -> list[State]:
@@ -146,7 +154,7 @@ class Fitted:
         """What is known of the stretches to the steps from `first` to `last`: how each output moves each sample."""
         parts: list[list[_Equations]] = [[] for _ in range(first, last + 1)]
         for number, state in enumerate(states):
-            teacher = self.calibration.trajectory(number)
+            teacher, state = self.calibration.trajectory(number), unpark(state)
             still = self._roll(number, state, torch.zeros_like(state.outputs[0]), last)
             moved = [self._roll(number, state, v, last) for v in state.outputs]
             for part, end in zip(parts, range(first, last + 1), strict=True):

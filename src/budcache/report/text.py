@@ -28,7 +28,9 @@ def describe(found: Policy | Ladder) -> RenderableType:
         if isinstance(found, Ladder)
         else f"policy: computes {first.budget} of {first.steps} steps, {first.steps / first.budget:.2f} times fewer"
     )
-    return Group(Text(title, style="bold"), _table(rungs), *_legend(rungs), *_origin(first.origin))
+    return Group(
+        Text(title, style="bold"), _table(rungs), *_legend(rungs), *_refinements(rungs), *_origin(first.origin)
+    )
 
 
 def _table(rungs: tuple[Policy, ...]) -> Table:
@@ -67,7 +69,7 @@ def _gain(rung: Policy) -> str:
 
 
 def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
-    """What the columns mean, and what was done to the masks after they were found."""
+    """What the columns mean."""
     first = rungs[0]
     lines = [f"{COMPUTED} computes, {REUSED} reuses"]
     if first.quality is not None and first.quality.psnr is not None:
@@ -76,17 +78,27 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
             f"PSNR in decibels to the run of {steps} steps, mean of {_several(first.quality.samples, 'sample')} "
             "kept out of the search, by which finalists were chosen; loss on the others"
         )
-    for how in dict.fromkeys(line.how for rung in rungs for line in rung.refined):
-        done = [(rung, line) for rung in rungs for line in rung.refined if line.how == how]
-        gains = [line.gain for _, line in done if line.gain is not None]
-        calls = sum(line.calls or 0 for _, line in done)
-        budgets = ", ".join(str(rung.budget) for rung, _ in done)
-        text = f"{how}: {budgets} calls, on {done[0][1].prompts or 'unknown'} prompts in {calls} sample-calls"
-        if gains:
-            spread = f"{min(gains):+.1f}" if len(gains) == 1 else f"{min(gains):+.1f} to {max(gains):+.1f}"
-            text += f", {spread} dB on held-out prompts"
-        lines.append(text)
     return [Text(line, style="dim") for line in lines]
+
+
+def _refinements(rungs: tuple[Policy, ...]) -> list[RenderableType]:
+    """A line for all that each policy went through after its mask was found."""
+    lines = [(rung.budget, line) for rung in rungs for line in rung.refined]
+    if not lines:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("calls", justify="right")
+    table.add_column("refined by", no_wrap=True)
+    for name in ("prompts", "sample-calls", "gain on held-out prompts"):
+        table.add_column(name, justify="right")
+    before = None
+    for budget, line in lines:
+        gain = "not measured" if line.gain is None else f"{line.gain:+.1f} dB"
+        table.add_row(
+            "" if budget == before else str(budget), line.how, _number(line.prompts, ""), _number(line.calls, ","), gain
+        )
+        before = budget
+    return [Text(""), table]
 
 
 def _number(value: float | None, form: str) -> str:
