@@ -15,7 +15,8 @@ import helpers
 import pytest
 
 from budcache import Ladder, Mask, Policy
-from budcache.search import read_history
+from budcache.score import Score
+from budcache.search import STRATEGIES, Space, drive, read_history, strategy
 
 COMMAND = Path(sys.executable).parent / ("budcache.exe" if os.name == "nt" else "budcache")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "NO_COLOR": "1"}
@@ -203,6 +204,30 @@ def test_search_reads_prompt_files_and_stops_where_told(model, run_here, monkeyp
     assert rung.origin.calls == facts["calls"]
 
 
+def test_search_takes_the_first_prompts_and_tells_of_very_many(model, run_here, monkeypatch, tmp_path):
+    (tmp_path / "texts.txt").write_text("".join(f"{number} cats\n" for number in range(300)))
+    monkeypatch.chdir(tmp_path)
+    one = ["search", model, "--steps", 2, "--budgets", 1, "--prompts", "texts.txt", *SIZE, "--json", "--selection", 0]
+    assert run_here(*one, "--count", 3)[0] == 0
+    assert Ladder.load("ladder.json").rungs[0].origin.prompts == 3
+    _, _, errors = run_here(*one, "--out", "no/such", "--height", 1, "--batch", 300)
+    assert errors.startswith("budcache: calibrating on all 300 prompts of texts.txt; --count 32 takes the first 32.\n")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_time_left_is_known_of_every_strategy(name):
+    from budcache.cli.search import Bar, _masks
+
+    plan = strategy(name)
+    masks = _masks(plan, 12, [3, 4], fit=False)
+    scored = drive(plan, lambda ask: Score(hash(ask.mask.bits) % 97, (None, *range(12))), steps=12, budgets=(3, 4))
+    assert masks is not None and 0 < masks <= len(Space(12, 3)) + len(Space(12, 4))
+    with Bar(masks, disable=True) as bar:
+        for step in scored.history * 4:
+            bar.advance(step)
+            assert bar.scored < bar.total, "what takes longer than was thought is never shown as done"
+
+
 def test_prompt_files_are_read_as_they_are_meant(tmp_path):
     from budcache.prompts import read_prompts
 
@@ -234,6 +259,8 @@ def bad_inputs(model, ladder):
     yield [*usual, "--state-memory", "lots"], "memory of 'lots'"
     yield [*usual, "--state-memory=-1G"], "memory of '-1G'"
     yield [*usual, "--prompts", "good.txt"], "both given"
+    yield [*usual, "--count", 2], "--count is 2, but --prompt has 1 prompts"
+    yield [*files, "good.txt", "--count", 2], "--count is 2, but good.txt has 1 prompts"
     yield [*usual, "--out", "."], "is a folder"
     yield [*usual, "--out", "good.txt/new.json"], "cannot be written"
     yield [*usual[:2], *usual[4:]], "no prompts to calibrate on"

@@ -247,7 +247,11 @@ def test_restarts_begin_alike():
 
 @pytest.mark.parametrize(
     ("name", "iterations", "restarts"),
-    [("anneal-r1-sa20", 20, 1), ("anneal-r2-sa100", 100, 2), ("authors-r1-sa20", 20, 1), ("authors-r2-sa100", 100, 2)],
+    [
+        *[("anneal-r1-sa20", 20, 1), ("anneal-r2-sa100", 100, 2)],
+        *[("authors-r1-sa20", 20, 1), ("authors-r2-sa100", 100, 2)],
+        *[("anneal-r3-sa7", 7, 3), ("authors-r1-sa1", 1, 1)],  # any numbers, not only the paper's
+    ],
 )
 def test_the_papers_settings_by_name(name, iterations, restarts):
     plan = strategy(name)
@@ -260,6 +264,9 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(SearchError, match=r"no strategy 'annealing'.*ladder, anneal, .*random"):
         strategy("annealing")
     assert all(strategy(name) is plan for name, plan in STRATEGIES.items())
+    for name in ("anneal-r0-sa20", "authors-r1-sa0"):
+        with pytest.raises(SearchError, match="at least 1"):
+            strategy(name)
 
 
 # The authors' code

@@ -57,8 +57,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines inst
 
 Prompt = Annotated[list[str] | None, typer.Option("--prompt", "-p", help="What to calibrate on.")]
 PromptFile = Annotated[Path | None, typer.Option("--prompts", help="Or a file: text, JSONL (prompt) or CSV (caption).")]
+Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="How many of these prompts to use.")]
 
 CALIBRATION_PROMPTS = 32
+MANY_PROMPTS = 256  # more than a search gains from; a data set's captions, perhaps
 
 
 def open_pipeline(model: str, device: str | None, dtype: Dtype | None) -> Any:
@@ -126,19 +128,32 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def calibration_prompts(model: str, given: list[str], file: Path | None, count: int = CALIBRATION_PROMPTS) -> list[str]:
+def first_prompts(found: list[str], count: int | None, source: Path | str) -> list[str]:
+    """As many prompts as were asked for; all of them if none were."""
+    if count is not None and 0 < len(found) < count:
+        raise SearchError(f"--count is {count}, but {source} has {len(found)} prompts. Lower it, or write more.")
+    return found[:count]
+
+
+def calibration_prompts(
+    model: str, given: list[str], file: Path | None, count: int | None, usual: int = CALIBRATION_PROMPTS
+) -> list[str]:
     """The prompts that were given, or the first of those that come with an embedded model."""
     from budcache import models
 
     if given and file is not None:
         raise SearchError("--prompt and --prompts were both given. Use one of them.")
     if file is not None:
-        return read_prompts(file)
+        found = read_prompts(file)
+        if count is None and len(found) > MANY_PROMPTS:
+            tell(f"calibrating on all {len(found)} prompts of {file}; --count {usual} takes the first {usual}.")
+        return first_prompts(found, count, file)
     if not given and model in models.EMBEDDED:
-        return models.prompts(model, "calibration")[:count]
+        found = models.prompts(model, "calibration")
+        return found[:usual] if count is None else first_prompts(found, count, model)
     if not given:
         raise SearchError("there are no prompts to calibrate on. Give --prompt a few times, or a file with --prompts.")
-    return given
+    return first_prompts(given, count, "--prompt")
 
 
 def draw(path: Path, *panels: Callable[[Any], None]) -> None:

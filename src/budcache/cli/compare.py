@@ -26,6 +26,7 @@ from budcache.cli.common import (
     command,
     err,
     first_line,
+    first_prompts,
     open_pipeline,
     out,
     say,
@@ -201,9 +202,7 @@ def _prompts(model: str, file: Path | None, split: str, count: int | None) -> li
 
     own = models.prompts(model, split) if model in models.EMBEDDED else []
     found = own if file is None else read_prompts(file)
-    if count is not None and 0 < len(found) < count:
-        raise SearchError(f"--count is {count}, but {file or model} has {len(found)} prompts. Lower it, or write more.")
-    return found[:count]
+    return first_prompts(found, count, file or model)
 
 
 def _needs_prompts(methods: list[str] | None) -> bool:

@@ -16,6 +16,7 @@ from budcache.api import align as align_policies
 from budcache.api import fit as fit_policies
 from budcache.api.align import put_aside
 from budcache.cli.common import (
+    Count,
     Device,
     Frames,
     Guidance,
@@ -68,6 +69,7 @@ def fit(
     budgets: Budgets = None,
     prompt: Prompt = None,
     prompts: PromptFile = None,
+    count: Count = None,
     outputs: Annotated[str, typer.Option(help="How many outputs to blend: the best of these.")] = "3,2",
     ridges: Annotated[str, typer.Option(help="Pull towards plain reuse: the best of these.")] = "1e-3,1e-4,1e-2",
     target: Annotated[Literal["next", "final"], typer.Option(help="The teacher's latent to come near to.")] = "next",
@@ -90,7 +92,7 @@ def fit(
 
     blends, pulls = _numbers(outputs, "--outputs", int), _numbers(ridges, "--ridges", float)
     work = _Work(ladder, model, out_path, budgets, "fit", as_json)
-    texts = calibration_prompts(work.model, prompt or [], prompts)
+    texts = calibration_prompts(work.model, prompt or [], prompts, count)
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)
@@ -127,6 +129,7 @@ def align(
     budgets: Budgets = None,
     prompt: Prompt = None,
     prompts: PromptFile = None,
+    count: Count = None,
     epochs: Annotated[int, typer.Option(min=1, help="How often to go through the prompts.")] = 1,
     rate: Annotated[
         float | None, typer.Option(help="AdamW's learning rate; it falls along a cosine.", show_default=RATES)
@@ -156,7 +159,7 @@ def align(
     from budcache.report import plots
 
     work = _Work(ladder, model, out_path, budgets, "align", as_json)
-    texts = calibration_prompts(work.model, prompt or [], prompts, PAPER_PROMPTS)
+    texts = calibration_prompts(work.model, prompt or [], prompts, count, PAPER_PROMPTS)
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from budcache.api import check_budgets, search_in_full
 from budcache.api.search import CHOOSING, POLISH, ROUNDS
 from budcache.cli.common import (
+    Count,
     Device,
     Frames,
     Guidance,
@@ -39,7 +40,18 @@ from budcache.errors import PipelineError, SearchError
 from budcache.files import quote
 from budcache.mask import MAX_STEPS
 from budcache.policy import Reuse
-from budcache.search import STRATEGIES, Evaluated, LadderSearch, Limits, Strategy, strategy
+from budcache.search import (
+    STRATEGIES,
+    Anneal,
+    Authors,
+    Evaluated,
+    LadderSearch,
+    Limits,
+    Space,
+    Strategy,
+    strategy,
+)
+from budcache.search.authors import WINDOW
 
 
 @command
@@ -50,7 +62,10 @@ def search(
     out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the ladder.")] = Path("ladder.json"),
     prompt: Prompt = None,
     prompts: PromptFile = None,
-    strategy_name: Annotated[str, typer.Option("--strategy", help=f"One of {', '.join(STRATEGIES)}.")] = "ladder",
+    count: Count = None,
+    strategy_name: Annotated[
+        str, typer.Option("--strategy", help=f"One of {', '.join(STRATEGIES)}; or anneal-r3-sa50, and so on.")
+    ] = "ladder",
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
     polish: Annotated[int | None, typer.Option(min=0, help="Climb from each rung by moves this far.")] = None,
     rounds: Annotated[
@@ -83,7 +98,7 @@ def search(
     fit = reuse == "output" if fit is None else fit
     wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam)
     check_budgets(wanted, steps)
-    texts = calibration_prompts(model, prompt or [], prompts)
+    texts = calibration_prompts(model, prompt or [], prompts, count)
     memory = parse_bytes(state_memory)
     check_writable(out_path)
     kept = ledger or out_path.with_suffix(".ledger.jsonl")
@@ -92,10 +107,7 @@ def search(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
     begin = time.perf_counter()
-    total = plan.expected(steps, tuple(wanted))
-    if fit and total is not None and isinstance(plan, LadderSearch):
-        total *= 2  # once more with fitted stretches; how long the climb after it takes nobody knows
-    with Bar(total, as_json or not err.is_terminal, len(wanted)) as bar:
+    with Bar(_masks(plan, steps, wanted, fit), as_json or not err.is_terminal, len(wanted)) as bar:
         try:
             result = search_in_full(
                 pipe,
@@ -147,7 +159,8 @@ class Bar:
     def __init__(self, total: int | None, disable: bool, budgets: int | None = None) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
         self.progress = Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=disable)
-        self.total, self.budgets, self.chosen, self.best = total, budgets, 0, dict[int, float]()
+        self.total, self.budgets, self.chosen, self.scored = total, budgets, 0, 0
+        self.best: dict[int, float] = {}
 
     def __enter__(self) -> Bar:
         self.progress.start()
@@ -168,8 +181,9 @@ class Bar:
             self.chosen += 1
             return
         self.best[budget] = min(step.loss, self.best.get(budget, step.loss))
-        if step.new and self.total is not None and step.phase in ("start", "polish"):
-            self.total += 1
+        self.scored += step.new
+        if self.total is not None and self.scored >= self.total:  # a climb takes longer than was thought
+            self.total = self.scored + max(1, self.scored // 10)
             self.progress.update(self.task, total=self.total)
         note = f"{budget} calls: best loss {self.best[budget]:.3g}, {step.calls} sample-calls"
         self.progress.update(self.task, description=step.phase, note=note, advance=int(step.new))
@@ -201,6 +215,21 @@ def parse_bytes(text: str) -> int:
     if found < 0:
         raise SearchError(f"a memory of {quote(text)} cannot be read. Write it as 500M or 2G.")
     return found
+
+
+def _masks(plan: Strategy, steps: int, budgets: list[int], fit: bool) -> int | None:
+    """About how many masks a search will score, for the time that is left."""
+    if isinstance(plan, Anneal | Authors):
+        total, window = 0, WINDOW if isinstance(plan, Authors) else None
+        for budget in budgets:
+            space = Space(steps, budget)
+            round_of_climbing = len(space.neighbours(space.uniform(), window))
+            # A climb ends when it ends; on tiny-flux after four or five rounds.
+            total += min(len(space), plan.restarts * (plan.iterations + 4 * round_of_climbing))
+        return total
+    known = plan.expected(steps, tuple(budgets))
+    # A ladder is climbed once more with fitted stretches.
+    return 2 * known if known is not None and fit and isinstance(plan, LadderSearch) else known
 
 
 def _plan(name: str, beam: int) -> Strategy:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from budcache.errors import SearchError
 from budcache.search import anneal, authors
 from budcache.search.anneal import Anneal
 from budcache.search.authors import Authors
+from budcache.search.exhaustive import Exhaustive
 from budcache.search.ladder import LadderSearch
 from budcache.search.ledger import Ledger, read_history
 from budcache.search.polish import Polished
-from budcache.search.simple import Exhaustive, RandomMasks, Uniform
+from budcache.search.random_masks import RandomMasks
 from budcache.search.space import Space
 from budcache.search.strategy import Ask, Evaluated, Found, Limits, Proposals, Strategy, drive
+from budcache.search.uniform import Uniform
 
 __all__ = [
     "STRATEGIES",
@@ -48,7 +52,11 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of that name."""
-    if name not in STRATEGIES:
+    """The strategy of that name; `anneal-r3-sa50`, and so on, has its own number of restarts and annealing steps."""
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    numbers = re.fullmatch(r"(anneal|authors)-r(\d{1,6})-sa(\d{1,6})", name)
+    if numbers is None:
         raise SearchError(f"there is no strategy {name!r}. Choose one of {', '.join(STRATEGIES)}.")
-    return STRATEGIES[name]
+    kind = Anneal if numbers[1] == "anneal" else Authors
+    return kind(restarts=int(numbers[2]), iterations=int(numbers[3]))
