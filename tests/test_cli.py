@@ -177,6 +177,16 @@ def test_generate_draws_several(searched, model, tmp_path):
     assert {Image.open(tmp_path / s["file"]).size for s in samples} == {(32, 32)}
 
 
+def test_generate_tells_of_a_guidance_far_from_that_of_the_fit(searched, model, run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    rung = ["--policy", searched[0] / "found.json", "--budget", 3]
+    drawing = ["generate", model, "-p", "red", *rung, *SIZE, "--json"]
+    assert Ladder.load(rung[1])[3].origin.guidance == 3.5, "the pipeline's own, for none was given"
+    assert run_here(*drawing, "--guidance", 5)[2] == ""
+    says = "budcache: the policy was fitted at guidance 3.5, this is 7: pictures may suffer. Fit it again with "
+    assert run_here(*drawing, "--guidance", 7)[2].startswith(says)
+
+
 def test_generate_in_full_numbers_the_files(model, run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, output, _ = run_here("generate", model, "-p", "a cat", "-n", 2, "--steps", 3, *SIZE, "--out", "a.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from budcache.pipeline.parts import adapters, bare, denoisers
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
 
-__all__ = ["describe", "difference"]
+__all__ = ["describe", "difference", "usual_guidance"]
 
 PROBED_VALUES = 8
 
@@ -37,11 +38,18 @@ def describe(pipe: Any, **more: Any) -> Origin:
         "denoiser": _denoiser(pipe),
         "weights": _fingerprint(pipe),
         "adapters": adapters(pipe),
+        "guidance": usual_guidance(pipe),
         "scheduler": type(scheduler).__name__,
         "scheduler_settings": settings,
         "versions": versions,
     }
     return Origin(**{**known, **more})
+
+
+def usual_guidance(pipe: Any) -> float | None:
+    """The guidance scale that a pipeline takes if it is told none."""
+    parameter = inspect.signature(type(pipe).__call__).parameters.get("guidance_scale")
+    return float(parameter.default) if parameter and isinstance(parameter.default, int | float) else None
 
 
 def difference(origin: Origin, pipe: Any) -> str | None:
