@@ -28,7 +28,6 @@ OURS = "ladder + fit"
 JOINT = "ladder + fit + align (joint)"
 FINER = "ladder + fit, teacher of 224 steps"
 FINER_JOINT = "ladder + fit + align (joint), teacher of 224 steps"
-WIDE = "ladder + fit, guidance 2 to 5"
 BUDGETS = (5, 6, 8, 10)
 LOW = (5, 6, 7)
 GEOMETRIC: dict[str, Any] = {"mean": "geometric", "rate": 3e-2}
@@ -53,9 +52,8 @@ class Shelf:
 
     def search(self, count: int, budgets: Iterable[int], **options: Any) -> Ladder:
         """A search on the first prompts, eight at a time."""
-        if "samples" not in options:
-            options["prompts"] = self.prompts[:count]
-        return search_in_full(self.pipe, steps=STEPS, budgets=budgets, batch=min(count, 8), **options).ladder
+        options |= {"prompts": self.prompts[:count], "batch": min(count, 8)}
+        return search_in_full(self.pipe, steps=STEPS, budgets=budgets, **options).ladder
 
     def align(self, ladder: Ladder, budgets: Iterable[int], **options: Any) -> Ladder:
         """Algorithm 3 on all prompts, for some budgets."""
@@ -92,12 +90,6 @@ def find(shelf: Shelf, budgets: tuple[int, ...], count: int) -> None:
     shelf.get(JOINT, lambda: shelf.align(ours, budgets, epochs=2))
     finer = shelf.get(FINER, lambda: shelf.search(min(count, 32), budgets, teacher_steps=224))
     shelf.get(FINER_JOINT, lambda: shelf.align(finer, (9, 10, 11), epochs=2, teacher_steps=224))
-    # Batches of one guidance scale each, so that every scale is also among the last ones, which are chosen by.
-    scales = (3.5, 2.0, 5.0, 3.5)
-    mixed = [
-        {"prompt": text, "guidance_scale": scales[i // 8 % len(scales)]} for i, text in enumerate(shelf.prompts[:count])
-    ]
-    shelf.get(WIDE, lambda: shelf.search(count, BUDGETS, samples=mixed))
 
 
 def judged(shelf: Shelf, judge: Judge, budgets: tuple[int, ...]) -> dict[str, dict[int, dict[str, float]]]:
@@ -186,10 +178,10 @@ def exact(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
 
 
 def transfer(shelf: Shelf, pipe: Any, prompts: list[str], count: int) -> dict[str, Any]:
-    """The gain over the published search under settings that neither was found for, and on other solvers.
+    """Under settings that neither was found for, and on other solvers: ours, the published search, and fewer steps.
 
-    A mask may be carried over to another solver, blend weights may not: ours is searched and fitted anew there. `WIDE`
-    was calibrated on several guidance scales, as one does who serves several.
+    What a policy that is carried over loses is told by ours `searched there`. To another solver a mask may be carried
+    over, blend weights may not, so there is only that one.
     """
     settings: dict[str, dict[str, Any]] = {
         "as calibrated": {},
@@ -197,23 +189,28 @@ def transfer(shelf: Shelf, pipe: Any, prompts: list[str], count: int) -> dict[st
         "guidance 5": {"guidance_scale": 5.0},
         "96 x 64 pixels": {"height": 96, "width": 64},
     }
-    gains: dict[str, dict[int, float]] = {}
+    found: dict[str, Any] = {}
 
-    def gain(judge: Judge, ours: Ladder) -> dict[int, float]:
-        theirs = shelf.ladders[PUBLISHED]
-        return {b: round(judge(ours[b])["psnr"] - judge(theirs[b])["psnr"], 2) for b in BUDGETS}
-
-    for name, call in settings.items():
+    def judged_there(name: str, ladders: dict[str, Ladder], **call: Any) -> None:
         judge = Judge(pipe, prompts, STEPS, **call)
-        gains[name] = gain(judge, shelf.ladders[OURS])
-        gains[f"{name}, calibrated at guidance 2 to 5"] = gain(judge, shelf.ladders[WIDE])
+        policies = {"fewer steps": {b: Policy(mask=Mask.full(b)) for b in BUDGETS}, **ladders}
+        rows = {who: {b: judge(ladder[b])["psnr"] for b in BUDGETS} for who, ladder in policies.items()}
+        ours = rows.get("ours", rows["ours, searched there"])
+        gains = {b: round(ours[b] - rows["published"][b], 2) for b in BUDGETS}
+        found[name] = {"gain of ours over the published search": gains, "psnr": rows}
+
+    published = shelf.ladders[PUBLISHED]
+    for name, call in settings.items():
+        ours = {"ours": shelf.ladders[OURS]}
+        there = shelf.get(f"{OURS}, {name}", partial(shelf.search, count, BUDGETS, **call)) if call else ours["ours"]
+        judged_there(name, {"published": published, **ours, "ours, searched there": there}, **call)
     own = pipe.scheduler
     for name, scheduler in solvers(own).items():
         pipe.scheduler = scheduler
-        ours = shelf.get(f"ladder + fit, {name}", lambda: shelf.search(count, BUDGETS))
-        gains[name] = gain(Judge(pipe, prompts, STEPS), ours)
+        there = shelf.get(f"{OURS}, {name}", partial(shelf.search, count, BUDGETS))
+        judged_there(name, {"published": published, "ours, searched there": there})
     pipe.scheduler = own
-    return gains
+    return found
 
 
 def solvers(own: Any) -> dict[str, Any]:
@@ -264,7 +261,7 @@ def draw(path: Path, table: dict[str, Any]) -> None:
     """Quality over model calls, every method."""
     from budcache.report import plots
 
-    unseen = {FINER, FINER_JOINT, WIDE, *(name for name in table if "geometric" in name)}
+    unseen = {FINER, FINER_JOINT, *(name for name in table if "geometric" in name)}
     shown = {name: {b: row["psnr"] for b, row in rows.items()} for name, rows in table.items() if name not in unseen}
 
     def panel(axes: Any) -> None:
