@@ -27,3 +27,12 @@ def run_here(monkeypatch, capsys):
         return end.value.code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def device():
+    """Another device than the CPU: torch's lazy one, which every build has, is a real one of its own."""
+    import torch
+
+    pytest.importorskip("torch._lazy.ts_backend").init()
+    return torch.device("lazy", 0)

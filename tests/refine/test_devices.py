@@ -1,4 +1,4 @@
-"""Another device than the CPU. torch's lazy one is a real one of its own that every build has: no graphics card is."""
+"""Calibration, fit and search on another device than the CPU."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ from budcache.solvers import dpmpp2m
 from budcache.tree import park, unpark
 
 MASK = Mask.parse("100100100000")
-
-
-@pytest.fixture(scope="module")
-def device():
-    backend = pytest.importorskip("torch._lazy.ts_backend")
-    backend.init()
-    return torch.device("lazy", 0)
 
 
 class Elsewhere(Toy):
