@@ -240,7 +240,7 @@ def memory() -> dict[str, float]:
     """Peak memory in a process of its own, in MB: of fitting and aligning, and of plain inference."""
     policy = "Policy(mask=Mask.uniform(28, 8))"
     plain = peak_memory("pipe(prompts[:8], num_inference_steps=28)")
-    fit = peak_memory(f"budcache.fit(pipe, {policy}, prompts=prompts[:32], batch=8)")
+    few, fit = (peak_memory(f"budcache.fit(pipe, {policy}, prompts=prompts[:{n}], batch=8)") for n in (16, 64))
     align = f"budcache.align(pipe, {policy}, prompts=prompts[:12], selection=4)"
     residual = align.replace("8))", '8), reuse="residual")')
     joint = (
@@ -248,7 +248,8 @@ def memory() -> dict[str, float]:
     )
     return {
         "plain inference, batch 8": round(plain, 1),
-        "fit, batch 8": round(fit, 1),
+        "fit on 16 prompts, batch 8": round(few, 1),
+        "fit on 64 prompts, batch 8": round(fit, 1),
         "align, batch 1": round(peak_memory(align), 1),
         "align with residual reuse, batch 1": round(peak_memory(residual), 1),
         "fit, then align jointly, batch 1": round(peak_memory(joint), 1),

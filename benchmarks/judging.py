@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -59,7 +60,11 @@ class Judge:
 
 
 def peak_memory(work: str) -> float:
-    """Peak resident memory in MB of a process of its own that loads tiny-flux as `pipe` and does `work`."""
+    """Peak resident memory in MB of a process of its own that loads tiny-flux as `pipe` and does `work`.
+
+    Every pipeline that is held open is a thread, and glibc would keep freed memory for each of them apart: with one
+    arena for all, what is counted is what is in use.
+    """
     script = f"""
 import resource, torch, budcache
 from budcache import Mask, Policy, models
@@ -69,5 +74,7 @@ prompts = models.prompts("tiny-flux", "calibration")
 {work}
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return float(done.stdout.split()[-1])
