@@ -226,10 +226,10 @@ def test_search_takes_the_first_prompts_and_tells_of_very_many(model, run_here, 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_time_left_is_known_of_every_strategy(name):
-    from budcache.cli.search import Bar, _masks
+    from budcache.cli.search import Bar, masks_of
 
     plan = strategy(name)
-    masks = _masks(plan, 12, [3, 4], fit=False)
+    masks = masks_of(plan, 12, [3, 4], fit=False)
     scored = drive(plan, lambda ask: Score(hash(ask.mask.bits) % 97, (None, *range(12))), steps=12, budgets=(3, 4))
     assert masks is not None and 0 < masks <= len(Space(12, 3)) + len(Space(12, 4))
     with Bar(masks, disable=True) as bar:
@@ -287,6 +287,10 @@ def bad_inputs(model, ladder):
     yield ["show", "good.txt"], "not whole JSON"
     yield ["show", "."], "is a folder"
     yield ["show", "none.jsonl"], "cannot be read"
+    yield ["show", "aligned.jsonl"], "ledger of an alignment, not of a search"
+    yield [*drawing, "--policy", "bad.jsonl"], "is a ledger, not a policy"
+    yield [*usual, "--out", os.devnull], "is a device, not a file"
+    yield [*usual, "--ledger", os.devnull], "is a folder or a device, not a ledger"
     yield ["show", "bad.jsonl"], "not a ledger"
     yield ["show", ladder, "--plot", "x.xyz"], "x.xyz cannot be drawn"
     yield ["show", ladder, "--plot", "."], "is a folder"
@@ -309,6 +313,7 @@ def messy(tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": 3}\n')
     (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    (tmp_path / "aligned.jsonl").write_text('{"ledger": 1, "alignment": {}}\n')
     (tmp_path / "bad.csv").write_text("text,other\na,b\n")
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "long.csv").write_text("caption\n" + "a" * 200_000 + "\n")
@@ -400,7 +405,7 @@ def test_a_search_killed_again_and_again_ends_the_same(model, searched, tmp_path
         assert kept.count(b"\n") > lines
         assert not out.exists() or essence(out) == essence(searched[0] / "found.json")
     assert killed >= 2, "the search was over before it could be killed"
-    worked(*command, cwd=tmp_path)
+    assert " of them in runs before this one)" in worked(*command, cwd=tmp_path).stdout
     assert ledger.read_bytes().startswith(kept)
     assert essence(out) == essence(searched[0] / "found.json")
     undisturbed = read_history(searched[0] / "found.ledger.jsonl")
@@ -418,6 +423,6 @@ def test_an_interrupted_search_goes_on(model, searched, tmp_path):
     kept = ledger.read_bytes()
     assert 5 <= len(read_history(ledger)) < MASKS
     assert not out.exists()
-    worked(*command, cwd=tmp_path)
+    assert " of them in runs before this one)" in worked(*command, cwd=tmp_path).stdout
     assert ledger.read_bytes().startswith(kept)
     assert essence(out) == essence(searched[0] / "found.json")

@@ -772,6 +772,14 @@ def failing(reason):
     return fail
 
 
+def test_a_device_is_not_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(PolicyError, match="cannot be written: it is a folder or a device"):
+        Policy(mask="10").save(pipe)
+    assert pipe.is_fifo()
+
+
 @pytest.mark.parametrize("where", ["folder", "folder/file/a.json", "folder/" + "long" * 70, "a\0.json"])
 def test_places_that_cannot_be_written(tmp_path, where):
     folder = tmp_path / "folder"
@@ -789,3 +797,11 @@ def test_a_read_only_folder_is_refused(tmp_path):
     folder.mkdir(mode=0o500)
     refusal(Policy(mask="1").save, folder / "a.json")
     assert names(folder) == []
+
+
+def test_policies_print_themselves_in_a_line_each():
+    plain = Policy(mask="1010", reuse="residual")
+    learned = Policy(mask="110", weights=((1.0,), (0.9, 0.1)), sigmas=(1.0, 0.6, 0.2, 0.0), quality=Quality(psnr=31.26))
+    assert str(plain) == "2 of 4 calls  1010  residual"
+    assert str(learned) == "2 of 3 calls  110  blend 2, own sigmas, 31.3 dB"
+    assert str(Ladder.of([plain, Policy(mask="1000")])) == f"1 of 4 calls  1000  output\n{plain}"

@@ -147,13 +147,13 @@ def bad_inputs():
     for text in ("two", "2.5", "nan", "", "3,,2", "9" * 5000):
         yield [*fit, f"--outputs={text}"], "cannot be read. Write numbers with commas between them."
     yield [*fit, "--ridges=weak"], "--ridges 'weak' cannot be read"
-    yield [*fit, "--ridges=nan"], "ridge of at least 0"
-    yield [*fit, "--outputs=0"], "at least 1 output"
-    yield [*fit, "--outputs=17"], "16 outputs at most"
-    yield ["fit", "residual.json", *PROMPTS], 'only masks with reuse="output"'
+    yield [*fit, "--ridges=nan"], "pulls nowhere"
+    yield [*fit, "--outputs=0"], "blends 1 to 16 outputs, not 0"
+    yield [*fit, "--outputs=17"], "16 outputs, not 17"
+    yield ["fit", "residual.json", *PROMPTS], "reuses residuals, and only outputs"
     yield ["fit", "plain.json", *PROMPTS[:2]], "fitting needs samples to choose by"
-    yield [*align, "--rate=0"], "learning rate must be above 0"
-    yield [*align, "--rate=nan"], "learning rate must be above 0"
+    yield [*align, "--rate=0"], "Choose one above 0"
+    yield [*align, "--rate=nan"], "Choose one above 0"
     yield [*align, "--ledger", "notes.txt"], "notes.txt is not a ledger"
     search = ["search", "tiny-flux", "--steps", 6, "--budgets", 2, *PROMPTS, "--out", "new.json"]
     yield [*search, "--fit", "--reuse", "residual"], 'only reuse="output" can be fitted'

@@ -322,6 +322,17 @@ def test_a_limit_on_calls_ends_with_what_there_is(pipe):
     assert result.ladder.budgets == (2, 3)
 
 
+@pytest.mark.parametrize("evaluations", [9, 19, 20, 24, 39])
+def test_a_limit_before_or_in_the_fitted_climb_ends_with_what_there_is(pipe, evaluations):
+    """Plain stretches take 19 masks, fitted ones 19 more, and the best of the first two others."""
+    told = []
+    more = {"fit": True, "prompts": TEXTS[:2], "selection": 1, "watch": told.append}
+    result = search(pipe, limits=Limits(evaluations=evaluations), **more)
+    assert len(result.found.scores) + len(result.fitted.scores) == evaluations
+    assert result.ladder.budgets == (BUDGETS if evaluations >= 19 else (2, 3))
+    assert [step.mask.budget for step in told if step.phase == "choosing"] == list(result.ladder.budgets)
+
+
 @pytest.mark.parametrize("limit", [Limits(seconds=0), Limits(calls=1), Limits(evaluations=1)], ids=str)
 def test_a_limit_before_any_answer_is_said(limit):
     assert "Allow it more" in refused("stopped at its .* limit of [01] before any budget", limits=limit)
@@ -401,7 +412,7 @@ def test_a_ledger_of_another_model_is_refused(pipe, tmp_path):
         ({"samples": []}, "no prompts to calibrate on"),
         ({"prompts": ["a"], "samples": [{"prompt": "b"}]}, "both given"),
         ({"strategy": "magic"}, "no strategy 'magic'.*ladder"),
-        ({"selection": 4}, "4 of 4 samples for selection leave none.*from 0 to 3"),
+        ({"selection": 4}, "4 of 4 samples for selection leave none.*of 3 at most"),
         ({"selection": -1}, "-1 of 4 samples"),
         ({"batch": 0}, "batch must be at least 1, got 0"),
         ({"strategy": "exhaustive", "steps": 28, "budgets": [10]}, "4686825 masks"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from budcache.errors import PolicyError
 
-__all__ = ["quote", "read_json", "write_json"]
+__all__ = ["quote", "read_json", "several", "write_json"]
 
 MAX_FILE_BYTES = 8_000_000
 
@@ -51,6 +51,10 @@ def read_json(path: str | os.PathLike[str]) -> object:
     try:
         return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_twins)
     except json.JSONDecodeError as error:
+        if source.suffix == ".jsonl":
+            raise PolicyError(
+                f"{source} is a ledger, not a policy. Name the .json file that it was kept for."
+            ) from None
         raise PolicyError(
             f"{source} is not whole JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
             "Is it the right file, and all of it?"
@@ -71,6 +75,8 @@ def write_json(path: str | os.PathLike[str], data: object) -> Path:
         # Line breaks never stand inside a JSON string, so what people wrote is not touched.
         text = re.sub(r"\[\n\s*([-+\d.eE,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", text)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not target.is_file():  # a device would be replaced by a file
+            raise PolicyError(f"{target} cannot be written: it is a folder or a device. Choose another place.")
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
             temporary = Path(file.name)
             file.write(text + "\n")
@@ -92,3 +98,8 @@ def quote(value: object) -> str:
     except (RecursionError, ValueError):  # nested too deep, or an integer of too many digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def several(count: int | None, what: str) -> str:
+    """A number of things: `1 call`, `3 calls`."""
+    return f"{count or 'unknown'} {what}{'' if count == 1 else 's'}"

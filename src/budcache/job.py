@@ -35,11 +35,7 @@ class Job:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise SearchError(f"batch must be at least 1, got {self.batch}.")
-        if self.teacher_steps is not None and self.teacher_steps < self.steps:
-            raise SearchError(
-                f"a teacher of {self.teacher_steps} steps is coarser than the {self.steps} steps that it is to teach. "
-                f"Leave teacher_steps out, or choose more than {self.steps}."
-            )
+        check_teacher(self.steps, self.teacher_steps)
 
     @contextmanager
     def calibration(self, samples: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Calibration]:
@@ -184,13 +180,22 @@ def memory_said() -> Iterator[None]:
         raise SearchError("the model ran out of memory. Use a smaller batch or size, or offloading.") from error
 
 
-def split(samples: Sequence[Mapping[str, Any]], selection: int | None) -> int:
+def check_teacher(steps: int, teacher_steps: int | None) -> None:
+    """Refuse a teacher that knows less than what it is to teach."""
+    if teacher_steps is not None and teacher_steps < steps:
+        raise SearchError(
+            f"a teacher of {teacher_steps} steps is coarser than the {steps} steps that it is to teach. "
+            f"Leave its steps out, or choose more than {steps}."
+        )
+
+
+def split(samples: Sequence[Any], selection: int | None) -> int:
     """How many of the samples to search on; the last ones, a quarter if not told otherwise, are for selection."""
     kept_out = len(samples) // 4 if selection is None else selection
     if not 0 <= kept_out < len(samples):
         raise SearchError(
-            f"{kept_out} of {len(samples)} samples for selection leave none to search on. "
-            f"Choose a selection from 0 to {len(samples) - 1}."
+            f"{kept_out} of {len(samples)} samples for selection leave none to learn from. "
+            f"Choose a selection of {len(samples) - 1} at most, or give more prompts."
         )
     return len(samples) - kept_out
 

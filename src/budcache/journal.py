@@ -45,6 +45,8 @@ class Journal:
         self.path, self.kind, self.of = Path(path), kind, of
         self.option, self.error = option or kind, error
         first = json.dumps({kind: VERSION, of: dict(work)})
+        if self.path.exists() and not self.path.is_file():
+            raise error(f"{path} is a folder or a device, not a {kind}. Choose another --{self.option}.")
         try:
             data = self.path.read_bytes() if self.path.exists() else b""
             # The last line may have been cut off by a kill; a line is whole only with its end.

@@ -153,6 +153,12 @@ class Policy(Value):
         """K, steps of the full run."""
         return len(self.mask)
 
+    def __str__(self) -> str:
+        reuse = self.reuse if self.weights is None else f"blend {max(map(len, self.weights))}"
+        own = "" if self.sigmas is None else ", own sigmas"
+        psnr = "" if self.quality is None or self.quality.psnr is None else f", {self.quality.psnr:.1f} dB"
+        return f"{self.budget} of {self.steps} calls  {self.mask}  {reuse}{own}{psnr}"
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the policy as JSON; the file is replaced whole or not at all."""
         return write_json(path, self.model_dump(mode="json", exclude_none=True))
@@ -208,6 +214,9 @@ class Ladder(Value):
     def steps(self) -> int:
         """K, steps of the full run."""
         return self.rungs[0].steps
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.rungs))
 
     def __getitem__(self, budget: int) -> Policy:
         for rung in self.rungs:

@@ -22,7 +22,9 @@ def read_prompts(path: str | os.PathLike[str]) -> list[str]:
     except UnicodeDecodeError:
         raise SearchError(f"the prompt file {source} is not UTF-8 text. Save it as such.") from None
     except OSError as error:
-        raise SearchError(f"the prompt file {source} cannot be read: {error.strerror or error}.") from None
+        raise SearchError(
+            f"the prompt file {source} cannot be read: {error.strerror or error}. Check the path."
+        ) from None
     kind = source.suffix.lower()
     if kind in (".jsonl", ".ndjson"):
         # Only "\n" ends a line: other separators may stand inside a JSON text.

@@ -225,10 +225,10 @@ def test_the_learning_rate_falls_along_a_cosine():
     ("change", "says"),
     [
         ({"lessons": []}, "no samples to align on"),
-        ({"rate": 0.0}, "learning rate must be above 0"),
-        ({"rate": float("nan")}, "learning rate must be above 0"),
-        ({"rate": float("inf")}, "learning rate must be above 0"),
-        ({"every": 0}, "`every` at least 1"),
+        ({"rate": 0.0}, "Choose one above 0"),
+        ({"rate": float("nan")}, "Choose one above 0"),
+        ({"rate": float("inf")}, "Choose one above 0"),
+        ({"every": 0}, "every 0 updates"),
     ],
     ids=str,
 )

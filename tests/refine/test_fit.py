@@ -190,10 +190,10 @@ def test_every_search_works_with_fitted_reuse(plan, solver):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"outputs": 0}, "at least 1 output"),
-        ({"outputs": 17}, "16 outputs at most, got 17"),
-        ({"ridge": -1e-3}, "ridge of at least 0"),
-        ({"ridge": math.nan}, "ridge of at least 0"),
+        ({"outputs": 0}, "outputs, not 0"),
+        ({"outputs": 17}, "16 outputs, not 17"),
+        ({"ridge": -1e-3}, "pulls nowhere"),
+        ({"ridge": math.nan}, "pulls nowhere"),
         ({"target": "last"}, "no target 'last'"),
     ],
     ids=str,

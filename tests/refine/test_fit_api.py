@@ -210,11 +210,11 @@ def test_the_calls_of_a_fit_are_counted():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"policies": Policy(mask="1010", reuse="residual")}, 'only masks with reuse="output"'),
-        ({"policies": Policy(mask="10", sigmas=(1.0, 0.5, 0.0))}, "pipeline's own noise levels"),
+        ({"policies": Policy(mask="1010", reuse="residual")}, "reuses residuals, and only outputs"),
+        ({"policies": Policy(mask="10", sigmas=(1.0, 0.5, 0.0))}, "noise levels of its own, and fits"),
         ({"outputs": []}, "nothing to choose from"),
-        ({"ridges": [-1.0]}, "ridge of at least 0"),
-        ({"outputs": [17]}, "16 outputs at most"),
+        ({"ridges": [-1.0]}, "pulls nowhere"),
+        ({"outputs": [17]}, "16 outputs, not 17"),
         ({"selection": 0}, "needs samples to choose by"),
         ({"selection": 4}, "4 of 4 samples for selection leave none"),
         ({"prompts": TEXTS[:1]}, "needs samples to choose by"),

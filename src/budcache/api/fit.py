@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from budcache.api.select import Candidate, best, fits
 from budcache.errors import SearchError
+from budcache.files import several
 from budcache.job import Job, split, take_samples
 from budcache.policy import Ladder, Policy, Quality, Refined
 
@@ -55,8 +56,7 @@ def fit(
     from budcache.refine import Fitted
 
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
-    if any(rung.reuse != "output" or rung.sigmas is not None for rung in ladder):
-        raise SearchError('only masks with reuse="output" on the pipeline\'s own noise levels can be fitted.')
+    check_fittable(ladder)
     if not outputs or not ridges:
         raise SearchError("there is nothing to choose from. Give at least one number of outputs and one ridge.")
     given = take_samples(prompts, samples, call)
@@ -82,6 +82,21 @@ def fit(
             if watch is not None:
                 watch(rungs[-1])
     return Ladder.of(rungs)
+
+
+def check_fittable(ladder: Ladder) -> None:
+    """Refuse policies that cannot be fitted."""
+    for rung in ladder:
+        if rung.reuse != "output":
+            raise SearchError(
+                f"the policy of {several(rung.budget, 'call')} reuses residuals, and only outputs can be blended. "
+                'Search with reuse="output".'
+            )
+        if rung.sigmas is not None:
+            raise SearchError(
+                f"the policy of {several(rung.budget, 'call')} has noise levels of its own, and fits are made on the "
+                "pipeline's. Fit first, and align what was fitted."
+            )
 
 
 def refined(

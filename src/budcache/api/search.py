@@ -53,6 +53,7 @@ class Searched:
     found: Found  # with plain reuse
     fitted: Found | None  # with fitted reuse
     calls: int  # sample-calls: model calls times samples; teachers, selection and measuring included
+    earlier: int = 0  # those of them that runs before this one had spent, by the ledger
 
 
 def search_in_full(
@@ -166,7 +167,9 @@ def search_in_full(
             for b, masks in field.items():
                 if watch is not None:
                     spent = calibration.calls + judge.calls + (keep.spent if keep else 0)
-                    watch(Evaluated(masks[0], (fitted or found).scores[masks[0]].loss, CHOOSING, spent, False))
+                    # A limit may have ended the fitted climb before it came to this one.
+                    known = fitted.scores if fitted and masks[0] in fitted.scores else found.scores
+                    watch(Evaluated(masks[0], known[masks[0]].loss, CHOOSING, spent, False))
                 rungs[b] = _choose([*masks, Mask.uniform(steps, b)], fitters, judge)
             calls = calibration.calls + judge.calls
         else:
@@ -181,7 +184,7 @@ def search_in_full(
             quality = quality.model_copy(update={"calibration_loss": found.scores[rung.mask].loss})
         update = {"reuse": reuse, "origin": origin, "quality": quality}
         policies.append(rung.model_copy(update=update))
-    return Searched(Ladder.of(policies), found, fitted, calls)
+    return Searched(Ladder.of(policies), found, fitted, calls, keep.spent if keep else 0)
 
 
 @wraps(search_in_full, assigned=("__doc__",))

@@ -108,6 +108,8 @@ def check_writable(path: Path) -> None:
     """Fail before the work, not after it."""
     if path.is_dir():
         raise PipelineError(f"{path} is a folder. Name a file in it with --out.")
+    if path.exists() and not path.is_file():
+        raise PipelineError(f"{path} is a device, not a file. Choose another --out.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe = path.parent / f".{path.name}.probe"
@@ -163,6 +165,8 @@ def draw(path: Path, *panels: Callable[[Any], None]) -> None:
     check_writable(path)
     try:
         plots.save(path, *panels)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be drawn: {error.strerror or error}. Choose another place.") from None
+    except ValueError as error:
         raise PipelineError(f"{path} cannot be drawn: {first_line(error)}. Choose a name that ends in .png.") from None
     say(f"drawn to {path}", err)

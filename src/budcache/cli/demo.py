@@ -11,7 +11,7 @@ import typer
 from budcache.api import search_in_full
 from budcache.cli.common import check_writable, command, err, open_pipeline, out, say
 from budcache.cli.compare import Bar as Drawing
-from budcache.cli.search import Bar
+from budcache.cli.search import Bar, masks_of
 from budcache.policy import Ladder
 from budcache.search import LadderSearch
 
@@ -39,7 +39,7 @@ def demo(
     learned_on = models.prompts(MODEL, "calibration")[:CALIBRATION]
     out.print(f"[bold]1. Search and fit[/bold] on {MODEL}: {', '.join(map(str, BUDGETS))} of {STEPS} calls, one search")
     plan = LadderSearch()
-    with Bar(2 * (plan.expected(STEPS, BUDGETS) or 0), disable=not err.is_terminal) as bar:
+    with Bar(masks_of(plan, STEPS, BUDGETS, fit=True), not err.is_terminal, len(BUDGETS)) as bar:
         result = search_in_full(
             pipe,
             steps=STEPS,

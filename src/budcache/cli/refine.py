@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from budcache.api import align as align_policies
 from budcache.api import fit as fit_policies
 from budcache.api.align import put_aside
+from budcache.api.fit import check_fittable
 from budcache.cli.common import (
     Count,
     Device,
@@ -41,6 +43,7 @@ from budcache.cli.common import (
 from budcache.cli.search import parse_budgets
 from budcache.errors import PipelineError, PolicyError, SearchError
 from budcache.files import quote
+from budcache.job import check_teacher, split
 from budcache.policy import Ladder, Policy, load
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="Default: beside it, ending in .fit.json or .align.json.")
 ]
 Budgets = Annotated[str | None, typer.Option("--budgets", "--budget", "-b", help="Only these rungs: 8, or 5,6.")]
-Seed = Annotated[int, typer.Option(help="Seed of the first sample.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the first sample.")]
 Selection = Annotated[int | None, typer.Option(min=1, help="Samples kept for choosing.")]
 Teacher = Annotated[int | None, typer.Option(min=1, help="Steps of the teacher; default: those of the file.")]
 Plot = Annotated[Path | None, typer.Option(help="Also draw what was learned, as PNG.")]
@@ -88,11 +91,18 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Fit the reuse of masks in closed form: blends of past outputs instead of repeats of the last one."""
+    from budcache.refine.fit import check_blend
     from budcache.report import plots
 
     blends, pulls = _numbers(outputs, "--outputs", int), _numbers(ridges, "--ridges", float)
     work = _Work(ladder, model, out_path, budgets, "fit", as_json)
     texts = calibration_prompts(work.model, prompt or [], prompts, count)
+    # What can be refused without the model is refused before it is loaded.
+    split(texts, selection)
+    check_teacher(work.ladder.steps, teacher_steps)
+    check_fittable(work.ladder)
+    for number, pull in itertools.product(blends, pulls):
+        check_blend(number, pull)
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)
@@ -156,10 +166,16 @@ def align(
     as_json: Json = False,
 ) -> None:
     """Learn noise levels by gradient (Algorithm 3), and blend weights with them; killed, the same command goes on."""
+    from budcache.refine.align import check_pace
     from budcache.report import plots
 
     work = _Work(ladder, model, out_path, budgets, "align", as_json)
     texts = calibration_prompts(work.model, prompt or [], prompts, count, PAPER_PROMPTS)
+    split(texts, put_aside(len(texts), selection))
+    check_teacher(work.ladder.steps, teacher_steps)
+    if rate is not None:
+        check_pace(rate, every)
+    kept = ledger or work.out.with_suffix(".ledger.jsonl")
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)
@@ -185,7 +201,7 @@ def align(
                 objective=objective,
                 autocast=autocast,
                 teacher_steps=teacher_steps,
-                ledger=ledger or work.out.with_suffix(".ledger.jsonl"),
+                ledger=kept,
                 watch=watch,
                 **settings,
             )
@@ -195,7 +211,7 @@ def align(
 
         with PipelineModel(pipe, steps=found.steps, prompt=texts[0], **settings) as run:
             reference = run.sigmas.tolist()
-        schedules = {f"{rung.budget} calls": rung.sigmas for rung in found if rung.sigmas is not None}
+        schedules = {f"{rung.budget} calls": rung.sigmas for rung in found}
         draw(plot, lambda axes: plots.sigmas(axes, reference, schedules), lambda axes: plots.losses(axes, losses))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Literal
 
 import typer
@@ -37,7 +39,8 @@ from budcache.cli.common import (
     settings_for,
 )
 from budcache.errors import PipelineError, SearchError
-from budcache.files import quote
+from budcache.files import quote, several
+from budcache.job import check_teacher, split
 from budcache.mask import MAX_STEPS
 from budcache.policy import Reuse
 from budcache.search import (
@@ -77,7 +80,7 @@ def search(
     ] = None,
     reuse: Annotated[Reuse, typer.Option(help="What reused steps repeat.")] = "output",
     objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
-    seed: Annotated[int, typer.Option(help="Seed of the search and of the first sample.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of the first sample.")] = 0,
     selection: Annotated[int | None, typer.Option(min=0, help="Samples kept for judging finalists.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 1,
     height: Height = None,
@@ -99,6 +102,10 @@ def search(
     wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam)
     check_budgets(wanted, steps)
     texts = calibration_prompts(model, prompt or [], prompts, count)
+    # What can be refused without the model is refused before it is loaded.
+    split(texts, selection)
+    check_teacher(steps, teacher_steps)
+    next(plan.propose(steps, tuple(wanted), Random(seed)), None)
     memory = parse_bytes(state_memory)
     check_writable(out_path)
     kept = ledger or out_path.with_suffix(".ledger.jsonl")
@@ -107,7 +114,7 @@ def search(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
     begin = time.perf_counter()
-    with Bar(_masks(plan, steps, wanted, fit), as_json or not err.is_terminal, len(wanted)) as bar:
+    with Bar(masks_of(plan, steps, wanted, fit), as_json or not err.is_terminal, len(wanted)) as bar:
         try:
             result = search_in_full(
                 pipe,
@@ -149,7 +156,8 @@ def search(
     out.print(describe(result.ladder))
     if stopped is not None:
         out.print(f"stopped early at the {stopped}")
-    say(f"\n{out_path}  {result.calls} sample-calls, {seconds:.1f} s; history in {kept}")
+    before = f" ({result.earlier} of them in runs before this one)" if result.earlier else ""
+    say(f"\n{out_path}  {result.calls} sample-calls{before}, {seconds:.1f} s; history in {kept}")
     say(f"  budcache generate {model} --policy {out_path} --budget {result.ladder.budgets[-1]} --prompt ...")
 
 
@@ -176,7 +184,7 @@ class Bar:
         if step.phase == CHOOSING:
             if self.chosen == 0:
                 self.progress.reset(self.task, total=self.budgets)
-            note = f"{budget} calls, {step.calls} sample-calls"
+            note = f"{several(budget, 'call')}, {step.calls} sample-calls"
             self.progress.update(self.task, description=step.phase, note=note, completed=self.chosen)
             self.chosen += 1
             return
@@ -185,7 +193,7 @@ class Bar:
         if self.total is not None and self.scored >= self.total:  # a climb takes longer than was thought
             self.total = self.scored + max(1, self.scored // 10)
             self.progress.update(self.task, total=self.total)
-        note = f"{budget} calls: best loss {self.best[budget]:.3g}, {step.calls} sample-calls"
+        note = f"{several(budget, 'call')}: best loss {self.best[budget]:.3g}, {step.calls} sample-calls"
         self.progress.update(self.task, description=step.phase, note=note, advance=int(step.new))
 
 
@@ -217,7 +225,7 @@ def parse_bytes(text: str) -> int:
     return found
 
 
-def _masks(plan: Strategy, steps: int, budgets: list[int], fit: bool) -> int | None:
+def masks_of(plan: Strategy, steps: int, budgets: Sequence[int], fit: bool) -> int | None:
     """About how many masks a search will score, for the time that is left."""
     if isinstance(plan, Anneal | Authors):
         total, window = 0, WINDOW if isinstance(plan, Authors) else None
@@ -225,11 +233,12 @@ def _masks(plan: Strategy, steps: int, budgets: list[int], fit: bool) -> int | N
             space = Space(steps, budget)
             round_of_climbing = len(space.neighbours(space.uniform(), window))
             # A climb ends when it ends; on tiny-flux after four or five rounds.
-            total += min(len(space), plan.restarts * (plan.iterations + 4 * round_of_climbing))
+            total += min(len(space), plan.restarts * (plan.iterations + 4 * round_of_climbing)) + fit
         return total
     known = plan.expected(steps, tuple(budgets))
-    # A ladder is climbed once more with fitted stretches.
-    return 2 * known if known is not None and fit and isinstance(plan, LadderSearch) else known
+    if known is not None and fit:  # a ladder is climbed once more with fitted stretches, and the best are fitted
+        known = (2 if isinstance(plan, LadderSearch) else 1) * known + len(budgets)
+    return known
 
 
 def _plan(name: str, beam: int) -> Strategy:

@@ -44,7 +44,7 @@ def load(name: str | os.PathLike[str], *, dtype: torch.dtype | None = None, **kw
     if _HUB_ID.fullmatch(text) and not text.startswith("./"):
         return _download(text, dtype, **kwargs)
     raise PipelineError(
-        f"There is no model {text!r}: give an embedded name ({', '.join(EMBEDDED)}), "
+        f"there is no model {text!r}: give an embedded name ({', '.join(EMBEDDED)}), "
         "an existing folder, or a hub id of the form owner/name."
     )
 
@@ -125,7 +125,7 @@ def _download(hub_id: str, dtype: torch.dtype | None, **kwargs: Any) -> Diffusio
         return DiffusionPipeline.from_pretrained(hub_id, **_dtype_argument(dtype), **kwargs)
     except (OSError, ValueError) as error:
         raise PipelineError(
-            f"The model {hub_id} cannot be had ({_reason(error)}): check the spelling, the network and "
+            f"the model {hub_id} cannot be had ({_reason(error)}): check the spelling, the network and "
             f"your access, or try an embedded one ({', '.join(EMBEDDED)})."
         ) from error
 

@@ -142,8 +142,10 @@ def align(
 
 def check_pace(rate: float, every: int) -> None:
     """Refuse a learning rate or a rhythm that cannot be."""
-    if not (rate > 0 and math.isfinite(rate)) or every < 1:
-        raise SearchError(f"the learning rate must be above 0 and `every` at least 1, got {rate} and {every}.")
+    if not (rate > 0 and math.isfinite(rate)):
+        raise SearchError(f"a learning rate of {rate:g} learns nothing. Choose one above 0; the paper's is 0.001.")
+    if every < 1:
+        raise SearchError(f"the held-out loss cannot be looked at every {every} updates. Choose at least 1.")
 
 
 def student(run: Run, mask: Mask, sigmas: Tensor, weights: Sequence[Tensor] | None = None) -> Tensor:

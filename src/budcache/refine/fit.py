@@ -12,6 +12,7 @@ every search strategy works with fitted reuse as it does with plain reuse: only 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from budcache.rollout import State, blend
 from budcache.score import Score
 from budcache.tree import Tree, park, unpark
 
-__all__ = ["Fitted", "Rows", "Target", "fit"]
+__all__ = ["Fitted", "Rows", "Target", "check_blend", "fit"]
 
 Rows = tuple[tuple[float, ...], ...]
 Target = Literal["next", "final"]
@@ -36,6 +37,14 @@ Target = Literal["next", "final"]
 def fit(calibration: Calibration, mask: Mask, **options: Any) -> Rows:
     """The blend weights of a mask, one row per computed step; the options are those of `Fitted`."""
     return Fitted(calibration, **options).weights(mask)
+
+
+def check_blend(outputs: int, ridge: float) -> None:
+    """Refuse a blend that cannot be."""
+    if not 1 <= outputs <= MAX_BLEND:
+        raise SearchError(f"a policy blends 1 to {MAX_BLEND} outputs, not {outputs}. Three are enough.")
+    if not 0 <= ridge < math.inf:
+        raise SearchError(f"a ridge of {ridge:g} pulls nowhere. Choose 0 or more; 0.001 is usual.")
 
 
 class Fitted:
@@ -62,10 +71,7 @@ class Fitted:
         balance: float = 1.0,
         state_memory: int = 0,
     ) -> None:
-        if outputs < 1 or not ridge >= 0:
-            raise SearchError(f"a fit blends at least 1 output with a ridge of at least 0, got {outputs} and {ridge}.")
-        if outputs > MAX_BLEND:
-            raise SearchError(f"a policy blends {MAX_BLEND} outputs at most, got {outputs}. Three are enough.")
+        check_blend(outputs, ridge)
         if target not in ("next", "final"):
             raise SearchError(f"there is no target {target!r}. Use 'next' or 'final'.")
         self.calibration, self.outputs, self.ridge = calibration, outputs, ridge

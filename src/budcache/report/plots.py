@@ -40,12 +40,15 @@ def quality(
 
 def convergence(axes: Axes, history: Sequence[Evaluated]) -> None:
     """The paper's convergence figure: annealing as circles, climbing as triangles, the best so far as a line."""
+    shades = cycle(("#9aa3b2", "#c9b38c", "#8fb8ab", "#b79fc4"))  # lines stand out, points stay behind
     for phase in dict.fromkeys(step.phase for step in history):
         at = [i for i, step in enumerate(history) if step.phase == phase]
         marker = MARKERS.get(phase.removesuffix(", fitted"), "o")
-        axes.scatter(at, [history[i].loss for i in at], s=14, marker=marker, label=phase, alpha=0.6)
+        axes.scatter(at, [history[i].loss for i in at], s=14, marker=marker, color=next(shades), label=phase)
     for budget in sorted({step.mask.budget for step in history}):
         at = [i for i, step in enumerate(history) if step.mask.budget == budget]
+        if len({history[i].mask for i in at}) < 2:  # on the way to others, not searched for
+            continue
         lowest = list(accumulate((history[i].loss for i in at), min))
         axes.plot(at, lowest, linewidth=1.5, drawstyle="steps-post", label=f"best of {budget} calls")
     axes.set_yscale("log")
@@ -62,6 +65,7 @@ def masks(axes: Axes, rungs: Mapping[str, Mask]) -> None:
     )
     axes.set_yticks(range(len(rungs)), labels=list(rungs))
     axes.set_xlabel("step")
+    axes.set_title("dark steps are computed, light ones reused", fontsize=9)
     axes.set_xticks([x - 0.5 for x in range(1, len(next(iter(rungs.values()))))], minor=True)
     axes.set_yticks([y - 0.5 for y in range(1, len(rungs))], minor=True)
     axes.grid(which="minor", color="white", linewidth=1)
@@ -92,32 +96,40 @@ def weights(axes: Axes, rungs: Mapping[str, Policy]) -> None:
         side.set_visible(False)
 
 
-def sigmas(axes: Axes, reference: Sequence[float] | None, schedules: Mapping[str, Sequence[float]]) -> None:
-    """Aligned noise levels and the reference; against it, their differences, which are small."""
-    if reference is not None and schedules and all(len(each) == len(reference) for each in schedules.values()):
-        for name, levels in schedules.items():
-            axes.plot([a - b for a, b in zip(levels, reference, strict=True)], "o-", markersize=3, label=name)
+def sigmas(axes: Axes, reference: Sequence[float] | None, schedules: Mapping[str, Sequence[float] | None]) -> None:
+    """Aligned noise levels and the reference; against it, their differences, which are small.
+
+    A policy without levels of its own has no line, but its colour, so that colours are those of `losses`.
+    """
+    coloured = list(zip((OURS, *OTHERS) * len(schedules), schedules.items(), strict=False))
+    own = [(colour, name, levels) for colour, (name, levels) in coloured if levels is not None]
+    if reference is not None and own and all(len(levels) == len(reference) for _, _, levels in own):
+        for colour, name, levels in own:
+            moved = [a - b for a, b in zip(levels, reference, strict=True)]
+            axes.plot(moved, "o-", color=colour, markersize=3, label=name)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_ylabel("aligned sigma minus reference")
         twin = axes.twinx()
         twin.plot(reference, color=OTHERS[0], linestyle=":", label="reference")
         twin.set_ylabel("reference sigma (dotted)")
     else:
-        for name, levels in {**({} if reference is None else {"reference": reference}), **schedules}.items():
-            axes.plot(list(levels), "o-", markersize=3, label=name)
+        if reference is not None:
+            axes.plot(list(reference), ":", color="black", label="reference")
+        for colour, name, levels in own:
+            axes.plot(list(levels), "o-", color=colour, markersize=3, label=name)
         axes.set_ylabel("sigma")
     axes.set_xlabel("step")
     axes.grid(alpha=0.25)
-    if schedules:
+    if own:
         axes.legend(frameon=False, fontsize=8)
 
 
 def losses(axes: Axes, updates: Mapping[str, Sequence[Update]]) -> None:
     """Losses of an alignment, update by update, and on held-out samples from the start on."""
     for colour, (name, steps) in zip((OURS, *OTHERS) * len(updates), updates.items(), strict=False):
-        axes.plot([step.number for step in steps], [step.loss for step in steps], ".", color=colour, alpha=0.35)
-        seen = [(step.number - 1, step.start) for step in steps if step.start is not None]
-        seen += [(step.number, step.held_out) for step in steps if step.held_out is not None]
+        axes.plot([step.number + 1 for step in steps], [step.loss for step in steps], ".", color=colour, alpha=0.35)
+        seen = [(step.number, step.start) for step in steps if step.start is not None]
+        seen += [(step.number + 1, step.held_out) for step in steps if step.held_out is not None]
         axes.plot(*zip(*seen, strict=True), "o-", color=colour, markersize=4, label=f"{name}, held out")
     axes.set_yscale("log")
     axes.set_xlabel("update")

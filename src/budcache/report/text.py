@@ -6,12 +6,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from budcache.files import several
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality
 
 __all__ = ["describe", "strip"]
 
 COMPUTED, REUSED = "█", "·"
+FEW = 4  # samples, on which a mean does not say much
 
 
 def strip(mask: Mask) -> str:
@@ -24,7 +26,7 @@ def describe(found: Policy | Ladder) -> RenderableType:
     rungs = found.rungs if isinstance(found, Ladder) else (found,)
     first = rungs[0]
     title = (
-        f"ladder of {_several(len(rungs), 'rung')}, {first.steps} steps"
+        f"ladder of {several(len(rungs), 'rung')}, {first.steps} steps"
         if isinstance(found, Ladder)
         else f"policy: computes {first.budget} of {first.steps} steps, {first.steps / first.budget:.2f} times fewer"
     )
@@ -59,10 +61,6 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
     return table
 
 
-def _several(count: int | None, what: str) -> str:
-    return f"{count or 'unknown'} {what}{'' if count == 1 else 's'}"
-
-
 def _gain(rung: Policy) -> str:
     gains = [line.gain for line in rung.refined if line.gain is not None]
     return f"{sum(gains):+.1f}" if gains else "-"
@@ -74,10 +72,13 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     lines = [f"{COMPUTED} computes, {REUSED} reuses"]
     if first.quality is not None and first.quality.psnr is not None:
         steps = (first.origin and first.origin.teacher_steps) or first.steps
+        count = first.quality.samples
         lines.append(
-            f"PSNR in decibels to the run of {steps} steps, mean of {_several(first.quality.samples, 'sample')} "
-            "kept out of the search, by which finalists were chosen; loss on the others"
+            f"PSNR in decibels to the run of {steps} steps, mean of {several(count, 'sample')} kept out, by which was "
+            "chosen; loss on the others"
         )
+        if count is not None and count < FEW:
+            lines.append("that is few: with more prompts these numbers say more")
     return [Text(line, style="dim") for line in lines]
 
 

@@ -57,6 +57,9 @@ def strategy(name: str) -> Strategy:
         return STRATEGIES[name]
     numbers = re.fullmatch(r"(anneal|authors)-r(\d{1,6})-sa(\d{1,6})", name)
     if numbers is None:
-        raise SearchError(f"there is no strategy {name!r}. Choose one of {', '.join(STRATEGIES)}.")
+        raise SearchError(
+            f"there is no strategy {name!r}. Choose one of {', '.join(STRATEGIES)}, or name restarts and iterations "
+            "yourself, as in anneal-r3-sa50."
+        )
     kind = Anneal if numbers[1] == "anneal" else Authors
     return kind(restarts=int(numbers[2]), iterations=int(numbers[3]))

@@ -38,7 +38,9 @@ class Anneal:
         if self.gamma is not None and not 0 < self.gamma < 1:
             raise SearchError(f"gamma must lie between 0 and 1, got {self.gamma:g}.")
         if self.iterations < 1 or self.restarts < 1:
-            raise SearchError("iterations and restarts must be at least 1.")
+            raise SearchError(
+                f"{self.iterations} iterations and {self.restarts} restarts are no search. Choose at least 1 of each."
+            )
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
         """Anneal, then climb from the best mask seen; see `Strategy`."""

@@ -36,7 +36,10 @@ class Authors:
         if not 0 < self.cold < self.hot:
             raise SearchError(f"temperatures must fall from above to above zero, got {self.hot:g} to {self.cold:g}.")
         if self.iterations < 1 or self.restarts < 1 or self.rounds < 0:
-            raise SearchError("iterations and restarts must be at least 1, rounds at least 0.")
+            raise SearchError(
+                f"{self.iterations} iterations, {self.restarts} restarts and {self.rounds} rounds are no search. "
+                "Choose at least 1, 1 and 0."
+            )
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
         """Anneal and climb, one budget after the other; see `Strategy`."""

@@ -79,6 +79,11 @@ def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:
         entries = [json.loads(line) for line in lines]
         if "ledger" not in entries[0]:
             raise ValueError
+        if "alignment" in entries[0]:
+            raise SearchError(
+                f"{path} is the ledger of an alignment, not of a search. Show the policy that came of it, or align "
+                "with --plot."
+            )
         return [
             Evaluated(
                 mask=Mask.parse(entry["mask"]),
@@ -90,6 +95,6 @@ def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:
             for entry in entries[1:]
         ]
     except OSError as error:
-        raise SearchError(f"the ledger {path} cannot be read: {error.strerror or error}.") from None
+        raise SearchError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
     except (ValueError, TypeError, KeyError, IndexError, PolicyError, RecursionError):
         raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None
