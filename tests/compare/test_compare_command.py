@@ -70,6 +70,8 @@ def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path):
     ratios = Comparison.load(out / "comparison.json").entry("budcache", 3).values["psnr"]
     assert ours["psnr_worst"] == min(ratios) < ours["psnr_p5"] < ours["psnr"] < max(ratios)
     assert ours["ssim_worst"] <= ours["ssim_p5"] <= ours["ssim"]
+    again = started(*command, "--out", out, cwd=tmp_path)
+    assert f"\n{LINES - 1} rows kept from an earlier run" in again.communicate(timeout=240)[0]
 
 
 def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, run_here):

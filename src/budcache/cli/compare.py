@@ -35,6 +35,7 @@ from budcache.cli.common import (
 )
 from budcache.cli.search import parse_budgets
 from budcache.errors import PipelineError, SearchError
+from budcache.files import several
 from budcache.policy import Ladder
 from budcache.prompts import read_prompts
 
@@ -128,6 +129,7 @@ def compare(
         print(json.dumps({"out": str(folder), "page": str(shown), **_summary(found)}))
         return
     _tell(found)
+    bar.tell()
     say(f"\n{page.headline(found)}")
     say(f"{shown}  {time.perf_counter() - begin:.0f} s; numbers in {target} and {target.with_suffix('.csv')}")
 
@@ -136,6 +138,7 @@ class Bar:
     """A live bar: what is being done, and how much of all drawing."""
 
     def __init__(self, disable: bool) -> None:
+        self.kept = 0  # rows that an earlier run had finished
         columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
         self.progress = Progress(
             *columns, TextColumn("{task.description}"), console=err, transient=True, disable=disable
@@ -143,7 +146,7 @@ class Bar:
 
     def __enter__(self) -> Bar:
         self.progress.start()
-        self.task = self.progress.add_task("loading", total=None)
+        self.task = self.progress.add_task("loading", total=0)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -151,7 +154,16 @@ class Bar:
 
     def advance(self, step: Step) -> None:
         """Show how far it is."""
+        self.kept += step.text.endswith(": kept")
         self.progress.update(self.task, description=step.text, completed=step.done, total=step.total)
+
+    def tell(self) -> None:
+        """Say what was not measured now."""
+        if self.kept:
+            say(
+                f"{several(self.kept, 'row')} kept from an earlier run, whose seconds may not compare with these. "
+                "Speed-ups do: each was measured beside a full run."
+            )
 
 
 def _tell(found: Comparison) -> None:

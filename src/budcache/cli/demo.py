@@ -71,6 +71,7 @@ def demo(
         )
     found.save(folder / "comparison.json")
     out.print(text(found))
+    drawing.tell()
     report = page.write(found, folder, folder / "report.html", ladder=path.name)
     out.print(f"\n[bold]{page.headline(found)}[/bold]")
     say(f"`budcache compare {MODEL} --budgets 5,6,8,10` takes longer and has more of them, DiCache for one.")
