@@ -298,6 +298,10 @@ def test_whoever_watches_is_told_when_finalists_are_judged(pipe):
     assert [step.mask.budget for step in choosing] == list(BUDGETS)
     assert seen[-len(choosing) :] == choosing
     assert [step.calls for step in choosing] == sorted(step.calls for step in choosing)
+    searched_on = [step for step in seen if step.phase == "full runs"]
+    assert seen[: len(searched_on)] == searched_on
+    # The pipelines are opened first, which takes a call of each.
+    assert [step.calls for step in searched_on] == [STEPS * done + 3 - done for done in (1, 2, 3)]
 
 
 def test_its_options_are_there_to_be_read():
@@ -558,8 +562,8 @@ def test_a_strategy_of_ones_own(pipe):
 
     seen = []
     result = search(pipe, strategy=Both(), prompts=TEXTS[:1], watch=seen.append)
-    assert [step.phase for step in seen] == ["first", "even"] * 3
-    assert seen == result.found.history
+    assert [step.phase for step in seen] == ["full runs", *["first", "even"] * 3]
+    assert seen[1:] == result.found.history
     assert result.ladder[3].origin.strategy == "Both()"
 
 

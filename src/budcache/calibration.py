@@ -70,6 +70,7 @@ class Calibration:
         state_memory: bytes that may be spent on remembered states; 0 remembers none. The losses are the same.
         teacher_sigmas: levels of another teacher, finer than the full run (F7); None is the full run itself.
         spent: sample-calls that were needed before, to be counted with the others.
+        taught: called after each full run with the sample-calls that these have taken so far.
 
     Attributes:
         calls: sample-calls so far: model evaluations times samples, the teacher's included.
@@ -83,6 +84,7 @@ class Calibration:
         state_memory: int = 2_000_000_000,
         teacher_sigmas: Tensor | None = None,
         spent: int = 0,
+        taught: Callable[[int], None] | None = None,
     ) -> None:
         if not runs:
             raise SearchError("there is nothing to calibrate on. Give at least one prompt.")
@@ -96,7 +98,11 @@ class Calibration:
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]
         self._tree: Tree[State] = Tree(state_memory)
-        self._teachers = [self._teach(run, teacher_sigmas) for run in self.runs]
+        self._teachers: list[list[Tensor]] = []
+        for run in self.runs:
+            self._teachers.append(self._teach(run, teacher_sigmas))
+            if taught is not None:
+                taught(self.calls)
 
     @property
     def calls(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,7 +38,9 @@ class Job:
         check_teacher(self.steps, self.teacher_steps)
 
     @contextmanager
-    def calibration(self, samples: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Calibration]:
+    def calibration(
+        self, samples: Sequence[Mapping[str, Any]], seed: int, taught: Callable[[int], None] | None = None
+    ) -> Iterator[Calibration]:
         """Hold the pipeline open on samples, teachers run; sample i has seed + i."""
         from budcache.calibration import Calibration, latent_mse
         from budcache.pipeline import PipelineModel, merge
@@ -66,6 +68,7 @@ class Job:
                 state_memory=self.state_memory,
                 teacher_sigmas=finer,
                 spent=0 if finer is None else 1,
+                taught=taught,
             )
 
     def finer_sigmas(self, sample: Mapping[str, Any]) -> Tensor | None:

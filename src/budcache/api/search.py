@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from budcache.calibration import Calibration, Objective
     from budcache.refine import Fitted
 
-__all__ = ["CHOOSING", "POLISH", "ROUNDS", "Searched", "check_budgets", "search", "search_in_full"]
+__all__ = ["CHOOSING", "POLISH", "ROUNDS", "TEACHING", "Searched", "check_budgets", "search", "search_in_full"]
 
+TEACHING = "full runs"  # what `watch` is told after each full run, before the search
 CHOOSING = "choosing"  # what `watch` is told before the finalists of a budget are judged
 FINALISTS = 3  # per budget and kind of reuse, judged on the selection samples
 POLISH, ROUNDS = 0, 3  # of the climb with fitted reuse; more prompts are a better use of the calls (docs/search.md)
@@ -106,7 +107,8 @@ def search_in_full(
         limits: where to stop even if the strategy would go on.
         ledger: a file in which every score is kept, so that a killed search can go on.
         state_memory: bytes for remembered states; fewer cost more calls but give the same losses.
-        watch: called with every evaluation.
+        watch: called with every evaluation, and with one that is none after each full run ("full runs") and before the
+            finalists of a budget are judged ("choosing").
         **call: keyword arguments of the pipeline that all samples share: sizes, guidance.
     """
     from budcache.pipeline import describe
@@ -140,7 +142,12 @@ def search_in_full(
         if ledger is not None:
             keep = Ledger(ledger, _identity(origin, job, plan, searched_on))
             stack.callback(keep.close)
-        calibration = stack.enter_context(job.calibration(given[:searched_on], seed))
+
+        def taught(calls: int) -> None:
+            if watch is not None:
+                watch(Evaluated(Mask.full(steps), 0.0, TEACHING, calls, False))
+
+        calibration = stack.enter_context(job.calibration(given[:searched_on], seed, taught))
         hunt = _Hunt(calibration, keep, steps, wanted, seed, limits or Limits(), watch)
         found = hunt(plan, calibration.score, "plain")
         field = {b: found.best(b, FINALISTS) for b in wanted if found.best(b)}

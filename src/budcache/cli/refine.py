@@ -235,9 +235,10 @@ class _Work:
 
     def bar(self, total: int | None) -> Progress:
         """A live bar."""
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+        texts = [TextColumn(text) for text in ("{task.description}", "{task.fields[note]}", "left")]
+        columns = (SpinnerColumn(), texts[0], BarColumn(), texts[1], TimeRemainingColumn(), texts[2])
         hidden = self.as_json or not err.is_terminal
-        progress = Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=hidden)
+        progress = Progress(*columns, console=err, transient=True, disable=hidden)
         progress.add_task("full runs", total=total, note="")
         return progress
 

@@ -14,7 +14,7 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from budcache.api import check_budgets, search_in_full
-from budcache.api.search import CHOOSING, POLISH, ROUNDS
+from budcache.api.search import CHOOSING, POLISH, ROUNDS, TEACHING
 from budcache.cli.common import (
     Count,
     Device,
@@ -165,8 +165,9 @@ class Bar:
     """A live bar: phase, best loss so far, calls spent, time left."""
 
     def __init__(self, total: int | None, disable: bool, budgets: int | None = None) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=err, transient=True, disable=disable)
+        texts = [TextColumn(text) for text in ("{task.description}", "{task.fields[note]}", "left")]
+        columns = (SpinnerColumn(), texts[0], BarColumn(), texts[1], TimeRemainingColumn(), texts[2])
+        self.progress = Progress(*columns, console=err, transient=True, disable=disable)
         self.total, self.budgets, self.chosen, self.scored = total, budgets, 0, 0
         self.best: dict[int, float] = {}
 
@@ -181,6 +182,9 @@ class Bar:
     def advance(self, step: Evaluated) -> None:
         """Show one evaluation; choosing, for which masks are fitted and judged anew, has a bar of its own."""
         budget = step.mask.budget
+        if step.phase == TEACHING:
+            self.progress.update(self.task, note=f"{step.calls} sample-calls")
+            return
         if step.phase == CHOOSING:
             if self.chosen == 0:
                 self.progress.reset(self.task, total=self.budgets)
