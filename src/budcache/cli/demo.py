@@ -18,7 +18,7 @@ from budcache.search import LadderSearch
 MODEL, STEPS, BUDGETS, SHOWN = "tiny-flux", 28, (5, 6, 8, 10), 8
 COMPARED = (6, 10)
 METHODS = ("fewer-steps", "uniform", "teacache", "magcache", "ertacache", "taylorseer")
-CALIBRATION, TUNING = 24, 12  # prompts for ours; for the thresholds of the others
+CALIBRATION, TUNING = 24, 4  # prompts for ours; for the thresholds of the others
 
 
 @command
