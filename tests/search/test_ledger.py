@@ -234,7 +234,7 @@ def test_a_line_that_lacks_something_is_shown(path, name):
 
 
 def test_a_folder_is_no_ledger(tmp_path):
-    with pytest.raises(SearchError, match="cannot be read"):
+    with pytest.raises(SearchError, match="is a folder or a device, not a ledger"):
         Ledger(tmp_path, SEARCH)
 
 
