@@ -62,17 +62,18 @@ class Judge:
 def peak_memory(work: str) -> float:
     """Peak resident memory in MB of a process of its own that loads tiny-flux as `pipe` and does `work`.
 
-    Every pipeline that is held open is a thread, and glibc would keep freed memory for each of them apart: with one
-    arena for all, what is counted is what is in use.
+    It is read from /proc: `getrusage` would begin with the peak of the process that started this one. Every pipeline
+    that is held open is a thread, and glibc would keep freed memory for each of them apart: with one arena for all, what
+    is counted is what is in use.
     """
     script = f"""
-import resource, torch, budcache
+import torch, budcache
 from budcache import Mask, Policy, models
 torch.set_num_threads(1)
 pipe = models.load("tiny-flux"); pipe.set_progress_bar_config(disable=True)
 prompts = models.prompts("tiny-flux", "calibration")
 {work}
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
     environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     command = [sys.executable, "-c", script]

@@ -46,7 +46,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=28)
     parser.add_argument("--budget", type=int, default=8)
     parser.add_argument("--size", type=int, default=192, help="pixels; tokens are (size / 16) squared")
