@@ -63,8 +63,8 @@ def peak_memory(work: str) -> float:
     """Peak resident memory in MB of a process of its own that loads tiny-flux as `pipe` and does `work`.
 
     It is read from /proc: `getrusage` would begin with the peak of the process that started this one. Every pipeline
-    that is held open is a thread, and glibc would keep freed memory for each of them apart: with one arena for all, what
-    is counted is what is in use.
+    that is held open is a thread, and glibc would keep freed memory for each of them apart: with one arena for all,
+    what is counted is what is in use.
     """
     script = f"""
 import torch, budcache
