@@ -74,11 +74,11 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
         steps = (first.origin and first.origin.teacher_steps) or first.steps
         count = first.quality.samples
         lines.append(
-            f"PSNR in decibels to the run of {steps} steps, mean of {several(count, 'sample')} kept out, by which was "
-            "chosen; loss on the others"
+            f"PSNR in decibels to the run of {steps} steps, mean of {several(count, 'sample')} kept out to choose by; "
+            "loss on the others"
         )
         if count is not None and count < FEW:
-            lines.append("that is few: with more prompts these numbers say more")
+            lines.append("(few: with more prompts these numbers say more)")
     return [Text(line, style="dim") for line in lines]
 
 
