@@ -118,9 +118,11 @@ def sigmas(axes: Axes, reference: Sequence[float] | None, schedules: Mapping[str
         for colour, name, levels in own:
             axes.plot(list(levels), "o-", color=colour, markersize=3, label=name)
         axes.set_ylabel("sigma")
+    if not own:
+        axes.set_title("no levels of its own: the reference was not beaten", fontsize=9)
     axes.set_xlabel("step")
     axes.grid(alpha=0.25)
-    if own:
+    if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
 
 
