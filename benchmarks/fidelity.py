@@ -165,12 +165,16 @@ def low(table: dict[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def exact(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
-    """PSNR to a solution of 400 steps: of the full run, and of every method, whoever taught it."""
+    """PSNR to a solution of 400 steps: of the full run, also by other solvers, and of every method, whoever taught it."""
     truth = Judge(pipe, prompts, EXACT)
     found: dict[str, Any] = {
         f"full run of {STEPS}": truth(Policy(mask=Mask.full(STEPS)))["psnr"],
         "B plain steps": {b: truth(Policy(mask=Mask.full(b)))["psnr"] for b in range(4, 13)},
     }
+    own = pipe.scheduler
+    for name, pipe.scheduler in solvers(own).items():
+        found[f"full run of {STEPS}, {name}"] = truth.measure(truth.draw(Policy(mask=Mask.full(STEPS))))["psnr"]
+    pipe.scheduler = own
     for name, ladder in shelf.ladders.items():
         rows = found.setdefault(name.split("/")[0], {})
         rows |= {rung.budget: truth(rung)["psnr"] for rung in ladder}

@@ -48,15 +48,19 @@ class Judge:
         """Mean PSNR and SSIM, and the 5th percentile and the worst PSNR."""
         key = policy.model_dump_json(include={"mask", "reuse", "weights", "sigmas"})
         if key not in self.known:
-            pairs = list(zip(self.draw(policy), self.full, strict=True))
-            ratios = [min(psnr(a, b), 100.0) for a, b in pairs]
-            self.known[key] = {
-                "psnr": round(float(np.mean(ratios)), 2),
-                "psnr_p5": round(float(np.percentile(ratios, 5)), 2),
-                "psnr_worst": round(min(ratios), 2),
-                "ssim": round(float(np.mean([self.ssim.frame(a, b, "") for a, b in pairs])), 4),
-            }
+            self.known[key] = self.measure(self.draw(policy))
         return self.known[key]
+
+    def measure(self, pictures: list[Any]) -> dict[str, float]:
+        """The same of pictures, however they came about."""
+        pairs = list(zip(pictures, self.full, strict=True))
+        ratios = [min(psnr(a, b), 100.0) for a, b in pairs]
+        return {
+            "psnr": round(float(np.mean(ratios)), 2),
+            "psnr_p5": round(float(np.percentile(ratios, 5)), 2),
+            "psnr_worst": round(min(ratios), 2),
+            "ssim": round(float(np.mean([self.ssim.frame(a, b, "") for a, b in pairs])), 4),
+        }
 
 
 def peak_memory(work: str) -> float:
