@@ -165,7 +165,7 @@ def low(table: dict[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def exact(shelf: Shelf, pipe: Any, prompts: list[str]) -> dict[str, Any]:
-    """PSNR to a solution of 400 steps: of the full run, also by other solvers, and of every method, whoever taught it."""
+    """PSNR to a solution of 400 steps: of the full run, by other solvers too, and of every method."""
     truth = Judge(pipe, prompts, EXACT)
     found: dict[str, Any] = {
         f"full run of {STEPS}": truth(Policy(mask=Mask.full(STEPS)))["psnr"],
