@@ -153,11 +153,15 @@ class Policy(Value):
         """K, steps of the full run."""
         return len(self.mask)
 
+    @property
+    def reuse_text(self) -> str:
+        """What reused steps repeat, for a person to read."""
+        return self.reuse if self.weights is None else f"blend {max(map(len, self.weights))}"
+
     def __str__(self) -> str:
-        reuse = self.reuse if self.weights is None else f"blend {max(map(len, self.weights))}"
         own = "" if self.sigmas is None else ", own sigmas"
         psnr = "" if self.quality is None or self.quality.psnr is None else f", {self.quality.psnr:.1f} dB"
-        return f"{self.budget} of {self.steps} calls  {self.mask}  {reuse}{own}{psnr}"
+        return f"{self.budget} of {self.steps} calls  {self.mask}  {self.reuse_text}{own}{psnr}"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the policy as JSON; the file is replaced whole or not at all."""

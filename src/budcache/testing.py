@@ -208,9 +208,9 @@ class StrategyContract:
             proposals.close()  # raises if the strategy goes on all the same
             assert next(proposals, None) is None
 
-    def test_scores_no_more_masks_than_expected(self) -> None:
+    def test_scores_about_as_many_masks_as_expected(self) -> None:
         expected = self._strategy().expected(self.steps, self.budgets)
-        assert expected is None or len(self._drive().scores) <= expected
+        assert expected is None or len(self._drive().scores) <= 2 * expected
 
 
 def _answer(proposals: Any, score: Callable[[Ask], Score]) -> list[Ask]:

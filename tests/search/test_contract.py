@@ -175,7 +175,7 @@ class Understated(Honest):
         (Remembering(), "the_same_seed_gives_the_same_history"),
         (Remembering(), "searches_side_by_side_do_not_disturb_each_other"),
         (Unstoppable(), "can_be_stopped_at_any_time"),
-        (Understated(), "scores_no_more_masks_than_expected"),
+        (Understated(), "scores_about_as_many_masks_as_expected"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

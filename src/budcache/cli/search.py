@@ -45,16 +45,12 @@ from budcache.mask import MAX_STEPS
 from budcache.policy import Reuse
 from budcache.search import (
     STRATEGIES,
-    Anneal,
-    Authors,
     Evaluated,
     LadderSearch,
     Limits,
-    Space,
     Strategy,
     strategy,
 )
-from budcache.search.authors import WINDOW
 
 
 @command
@@ -231,14 +227,6 @@ def parse_bytes(text: str) -> int:
 
 def masks_of(plan: Strategy, steps: int, budgets: Sequence[int], fit: bool) -> int | None:
     """About how many masks a search will score, for the time that is left."""
-    if isinstance(plan, Anneal | Authors):
-        total, window = 0, WINDOW if isinstance(plan, Authors) else None
-        for budget in budgets:
-            space = Space(steps, budget)
-            round_of_climbing = len(space.neighbours(space.uniform(), window))
-            # A climb ends when it ends; on tiny-flux after four or five rounds.
-            total += min(len(space), plan.restarts * (plan.iterations + 4 * round_of_climbing)) + fit
-        return total
     known = plan.expected(steps, tuple(budgets))
     if known is not None and fit:  # a ladder is climbed once more with fitted stretches, and the best are fitted
         known = (2 if isinstance(plan, LadderSearch) else 1) * known + len(budgets)

@@ -42,7 +42,7 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
         "calls": [str(rung.budget) for rung in rungs],
         "fewer": [f"{rung.steps / rung.budget:.2f}x" for rung in rungs],
         "steps": [strip(rung.mask) for rung in rungs],
-        "reuse": [rung.reuse if rung.weights is None else f"blend {max(map(len, rung.weights))}" for rung in rungs],
+        "reuse": [rung.reuse_text for rung in rungs],
         "sigmas": ["-" if rung.sigmas is None else "own" for rung in rungs],
         "loss": [_number(quality.calibration_loss, ".2e") for quality in qualities],
         "PSNR": [_number(quality.psnr, ".1f") for quality in qualities],

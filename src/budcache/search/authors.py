@@ -13,6 +13,7 @@ from random import Random
 
 from budcache.errors import SearchError
 from budcache.mask import Mask
+from budcache.search.anneal import usual_climb
 from budcache.search.space import Space
 from budcache.search.strategy import Ask, Phase, Proposals
 
@@ -51,8 +52,13 @@ class Authors:
                 yield from (self._climb_wan if self.wan else self._climb)(space, fresh, start, rng)
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:
-        """Climbing ends when it ends."""
-        return None
+        """Annealing is known, climbing is not."""
+        total = 0
+        for budget in budgets:
+            space = Space(steps, budget)
+            climb = 20 * self.rounds if self.wan else usual_climb(space, WINDOW)
+            total += min(len(space), self.restarts * (self.iterations + climb))
+        return total
 
     def _anneal(self, space: Space, fresh: int, rng: Random) -> Phase:
         mask = best = space.random(rng, fresh)

@@ -34,7 +34,7 @@ class Strategy(Protocol):
         """Yield masks to try and be sent their scores. All chance comes from `rng`."""
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:
-        """How many masks will be scored, if that is known beforehand; progress bars like to know."""
+        """About how many masks will be scored, if that can be said beforehand; progress bars like to know."""
 
 
 @dataclass(frozen=True)
