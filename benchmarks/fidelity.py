@@ -20,7 +20,7 @@ from judging import Judge, peak_memory
 
 import budcache
 from budcache import Ladder, Mask, Policy, models
-from budcache.api import search_in_full
+from budcache.jobs import search_in_full
 
 MODEL, STEPS, EXACT = "tiny-flux", 28, 400
 PUBLISHED = "published search (authors R2 SA100, residual)"

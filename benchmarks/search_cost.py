@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from judging import Judge
 
-import budcache.calibration
+import budcache.calibration.calibration
 from budcache import PipelineModel, Policy, models
-from budcache.calibration import Calibration
+from budcache.calibration.calibration import Calibration
+from budcache.calibration.score import Score
 from budcache.pipeline import merge
 from budcache.policy import Reuse
-from budcache.score import Score
-from budcache.search import STRATEGIES, Ask, Found, LadderSearch, Polished, Strategy, drive
+from budcache.strategies import STRATEGIES, Ask, Found, LadderSearch, Polished, Strategy, drive
 
 MODEL, STEPS, BUDGETS, RUNGS = "tiny-flux", 28, (5, 6, 8, 10), tuple(range(4, 13))
 PUBLISHED = "authors-r2-sa100, residual"  # as published: with residual reuse

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from zoo import entry
 
 from budcache import Mask, OutputReuse, SearchError
-from budcache.calibration import WORST, Calibration, arrival, latent_mse
-from budcache.rollout import State, advance, rollout
-from budcache.search import Space
-from budcache.sigmas import plain, static_shift
-from budcache.solvers import dpmpp2m, euler, ipndm2
+from budcache.calibration.calibration import WORST, Calibration, arrival, latent_mse
+from budcache.numerics.rollout import State, advance, rollout
+from budcache.numerics.sigmas import plain, static_shift
+from budcache.numerics.solvers import dpmpp2m, euler, ipndm2
+from budcache.strategies import Space
 
 STEPS = 7
 SOLVERS = {"euler": euler, "ipndm2": ipndm2, "dpmpp2m": dpmpp2m}

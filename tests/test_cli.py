@@ -15,8 +15,8 @@ import helpers
 import pytest
 
 from budcache import Ladder, Mask, Policy
-from budcache.score import Score
-from budcache.search import STRATEGIES, Space, drive, read_history, strategy
+from budcache.calibration.score import Score
+from budcache.strategies import STRATEGIES, Space, drive, read_history, strategy
 
 COMMAND = Path(sys.executable).parent / ("budcache.exe" if os.name == "nt" else "budcache")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "NO_COLOR": "1"}
@@ -239,7 +239,7 @@ def test_the_time_left_is_known_of_every_strategy(name):
 
 
 def test_prompt_files_are_read_as_they_are_meant(tmp_path):
-    from budcache.prompts import read_prompts
+    from budcache.samples.prompts import read_prompts
 
     odd = "first\u2028still first"  # a separator that JSON allows inside a text
     (tmp_path / "a.txt").write_text("\ufeffa cat\r\n\n  red  \n", encoding="utf-8")

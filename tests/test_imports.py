@@ -16,10 +16,13 @@ import pytest
 import budcache
 
 SOURCE = Path(budcache.__file__).parent
-VALUES = {"budcache.errors", "budcache.files", "budcache.mask", "budcache.policy", "budcache.schema", "budcache.score"}
+VALUES = {
+    *("budcache.errors", "budcache.events", "budcache.mask", "budcache.policy", "budcache.wording"),
+    *("budcache.storage.files", "budcache.storage.schema", "budcache.calibration.score"),
+}
 NUMERICS = {
-    *("budcache.sigmas", "budcache.solvers", "budcache.model", "budcache.rollout"),
-    *("budcache.calibration", "budcache.score", "budcache.search", "budcache.refine"),
+    *("budcache.numerics.sigmas", "budcache.numerics.solvers", "budcache.numerics.model", "budcache.numerics.rollout"),
+    *("budcache.calibration.calibration", "budcache.calibration.score", "budcache.strategies", "budcache.refine"),
 }
 TENSORS = {"torch", "numpy"}
 PIPELINES = {"diffusers", "transformers"}
@@ -137,17 +140,19 @@ def later():
     import torchvision
     importlib.import_module("peft")
 """
-    found = read_imports(text, "budcache.search.anneal")
+    found = read_imports(text, "budcache.strategies.anneal")
     assert {name for name, late in found if late} == {"torchvision", "peft"}
     assert {name for name, late in found if not late} == {
         *("os", "torch.nn", "typing.TYPE_CHECKING", "diffusers.FluxPipeline", "plain", "numpy", "lpips"),
-        *("budcache.search.sibling", "budcache.search.sibling.thing", "budcache.mask.Mask"),
+        *("budcache.strategies.sibling", "budcache.strategies.sibling.thing", "budcache.mask.Mask"),
     }
-    assert read_imports("from .a import b", "budcache.search", package=True) == {Import("budcache.search.a.b", False)}
+    assert read_imports("from .a import b", "budcache.strategies", package=True) == {
+        Import("budcache.strategies.a.b", False)
+    }
 
 
 def test_the_reader_follows():
-    assert reach("budcache.rollout")["budcache.files.quote"] != "budcache.rollout"
+    assert reach("budcache.numerics.rollout")["budcache.wording.quote"] != "budcache.numerics.rollout"
     assert within("torch.nn", TENSORS)
     assert not within("torchvision", TENSORS)
     assert set(FILES) > VALUES
@@ -171,7 +176,7 @@ def test_values_and_numerics_name_their_sources(module):
 
 @pytest.mark.parametrize("module", [module for module in FILES if within(module, {"budcache.pipeline"})])
 def test_serving_needs_no_search(module):
-    assert only(reach(module), {"budcache.search", "budcache.refine", "budcache.report", *COMMANDS}) == {}
+    assert only(reach(module), {"budcache.strategies", "budcache.refine", "budcache.report", *COMMANDS}) == {}
 
 
 @pytest.mark.parametrize("module", [module for module in FILES if not within(module, COMMANDS)])

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from budcache import SearchError
-from budcache.job import digest, memory_said
+from budcache.jobs.job import digest, memory_said
 
 
 def generator(seed):

@@ -8,7 +8,7 @@ import pytest
 
 import budcache
 from budcache import Ladder, Origin, Policy, models
-from budcache.search import read_history
+from budcache.strategies import read_history
 
 MASKS = ("10010000", "11010100")
 TEXTS = models.prompts("tiny-flux", "calibration")[:4]

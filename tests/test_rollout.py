@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from budcache import Mask, OutputReuse
-from budcache.rollout import State, advance, blend, rollout
-from budcache.sigmas import plain, static_shift
-from budcache.solvers import dpmpp2m, euler, ipndm2
+from budcache.numerics.rollout import State, advance, blend, rollout
+from budcache.numerics.sigmas import plain, static_shift
+from budcache.numerics.solvers import dpmpp2m, euler, ipndm2
 
 solvers = pytest.mark.parametrize("solver", [euler, ipndm2, dpmpp2m], ids=lambda solver: solver.__name__)
 masks = st.text("01", max_size=11).map(lambda rest: Mask.parse("1" + rest))

@@ -14,10 +14,10 @@ from zoo import entry
 
 import budcache
 from budcache import Ladder, Mask, PipelineError, PipelineModel, Policy, SearchError
-from budcache.api import search_in_full
-from budcache.calibration import Calibration
+from budcache.calibration.calibration import Calibration
+from budcache.jobs import search_in_full
 from budcache.pipeline import merge
-from budcache.search import Ask, LadderSearch, Limits, RandomMasks, Space, read_history
+from budcache.strategies import Ask, LadderSearch, Limits, RandomMasks, Space, read_history
 
 STEPS, BUDGETS = 8, (2, 3, 4)
 TEXTS = ["a cat", "two dogs", "red", "the sea at night"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from budcache.api.select import best
-from budcache.calibration import geometric_mean
+from budcache.calibration.calibration import geometric_mean
+from budcache.jobs.select import best
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from budcache import sigmas
+from budcache.numerics import sigmas
 
 STEPS = [1, 2, 5, 28, 50]
 

@@ -8,8 +8,8 @@ import torch
 from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
 from torch.testing import assert_close
 
-from budcache.sigmas import plain, static_shift
-from budcache.solvers import dpmpp2m, euler, ipndm2
+from budcache.numerics.sigmas import plain, static_shift
+from budcache.numerics.solvers import dpmpp2m, euler, ipndm2
 
 ORDERS = {euler: 1, ipndm2: 2, dpmpp2m: 2}
 solvers = pytest.mark.parametrize("solver", ORDERS, ids=lambda solver: solver.__name__)

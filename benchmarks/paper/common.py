@@ -19,12 +19,12 @@ from telling import Claim, Table
 
 import budcache
 from budcache import Ladder, Policy, models
-from budcache.api import search_in_full
-from budcache.compare import Comparison, compare
-from budcache.files import write_json
-from budcache.prompts import read_prompts
+from budcache.comparison import Comparison, compare
+from budcache.jobs import search_in_full
 from budcache.report import page
-from budcache.search import STRATEGIES, Evaluated
+from budcache.samples.prompts import read_prompts
+from budcache.storage.files import write_json
+from budcache.strategies import STRATEGIES, Evaluated
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the judge that all benchmarks share
 

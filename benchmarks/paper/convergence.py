@@ -15,7 +15,7 @@ from published import CONVERGENCE_SOURCE
 from telling import Claim, Table
 
 from budcache.report import plots
-from budcache.search import Evaluated
+from budcache.strategies import Evaluated
 
 NEAR = 0.05  # losses that differ by less count as "nearly identical"
 COLOURS = ("#2f6fed", "#e0912f")

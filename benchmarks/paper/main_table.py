@@ -13,7 +13,7 @@ from published import MAIN, MAIN_SOURCE, WAN, WAN_SOURCE, Cases
 from telling import WHO, Case, Claim, beats, better, left_out, mean, side_by_side, span
 
 from budcache import Ladder
-from budcache.compare import Comparison
+from budcache.comparison import Comparison
 
 MANY = 8
 MORE = f"published search on {MANY} prompts"

@@ -15,8 +15,8 @@ from published import PROMPT_SET, PROMPT_SET_SOURCE
 from telling import WHO, beats, left_out, side_by_side
 
 from budcache import Ladder, models
-from budcache.compare import Comparison
-from budcache.prompts import read_prompts
+from budcache.comparison import Comparison
+from budcache.samples.prompts import read_prompts
 
 SEEN = "the kind searched on"
 NATURE = """

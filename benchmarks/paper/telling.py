@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from published import Cases
 
-from budcache.compare import Comparison, Entry, Measure
+from budcache.comparison import Comparison, Entry, Measure
 from budcache.metrics import METRICS
 
 WHO = {"authors": "the published search", "budcache": "budcache"}

@@ -11,16 +11,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from budcache.api import align as align
-from budcache.api import fit as fit
-from budcache.api import search as search
 from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError, SearchError
+from budcache.jobs import align as align
+from budcache.jobs import fit as fit
+from budcache.jobs import search as search
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined
 
 if TYPE_CHECKING:
-    from budcache.model import Model, OutputReuse
     from budcache.models import load
+    from budcache.numerics.model import Model, OutputReuse
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
 
 __version__ = "0.1.0"
@@ -55,8 +55,8 @@ __all__ = [
 _LATE = {
     "BudcacheScheduler": "budcache.pipeline",
     "Handle": "budcache.pipeline",
-    "Model": "budcache.model",
-    "OutputReuse": "budcache.model",
+    "Model": "budcache.numerics.model",
+    "OutputReuse": "budcache.numerics.model",
     "PipelineModel": "budcache.pipeline",
     "applied": "budcache.pipeline",
     "load": "budcache.models",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from budcache.errors import PolicyError
-from budcache.files import quote
+from budcache.wording import quote
 
 __all__ = ["MAX_STEPS", "Mask"]
 

@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, SerializerFunctionWrapHandler, Strict, field_validator, model_serializer
 
 from budcache.errors import PolicyError
-from budcache.files import quote, read_json, write_json
 from budcache.mask import MAX_STEPS
-from budcache.schema import Count, MaskField, Number, Row, Seed, Settings, Text, Value
+from budcache.storage.files import read_json, write_json
+from budcache.storage.schema import Count, MaskField, Number, Row, Seed, Settings, Text, Value
+from budcache.wording import quote
 
 __all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "load", "parse"]
 

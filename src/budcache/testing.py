@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, ClassVar
 
+from budcache.calibration.score import Score
 from budcache.mask import Mask
-from budcache.score import Score
-from budcache.search import Ask, Found, Limits, Strategy, drive
+from budcache.strategies import Ask, Found, Limits, Strategy, drive
 
 __all__ = ["StrategyContract", "toy_score"]
 
@@ -229,7 +229,7 @@ def _answer(proposals: Any, score: Callable[[Ask], Score]) -> list[Ask]:
 _ELSEWHERE = """
 import pickle, sys
 sys.path[:], strategy, steps, budgets = pickle.load(sys.stdin.buffer)
-from budcache.search import drive
+from budcache.strategies import drive
 from budcache.testing import toy_score
 found = drive(pickle.loads(strategy), toy_score(steps), steps=steps, budgets=budgets, seed=3)
 answer = [[str(step.mask), step.loss, step.phase, step.new] for step in found.history]

@@ -23,7 +23,7 @@ from budcache.baselines.record import fresh
 from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
 from budcache.models import load, prompts
-from budcache.rollout import rollout
+from budcache.numerics.rollout import rollout
 
 STEPS = 8
 NATIVE = ("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer")

@@ -158,7 +158,7 @@ def test_a_claim_is_judged_by_its_cases(paper, cases, verdict):
 def test_ipndm_as_a_scheduler_is_the_solver(paper):
     import torch
 
-    from budcache.solvers import ipndm2
+    from budcache.numerics.solvers import ipndm2
 
     scheduler = paper("transfer").IPNDM2(shift=3.0)
     for _ in range(2):  # the past of one run is not the next one's

@@ -12,7 +12,7 @@ import pytest
 from comparing import BUDGETS, METHODS, started
 
 from budcache import Ladder
-from budcache.compare import Comparison
+from budcache.comparison import Comparison
 
 LINES = 1 + 1 + len(METHODS) * len(BUDGETS)  # the header, the full run, every method at every budget
 

@@ -11,9 +11,9 @@ import pytest
 from zoo import entry
 
 from budcache import BudcacheWarning, Ladder, Mask, Policy, SearchError
-from budcache.compare import compact, compare
-from budcache.journal import Journal
-from budcache.search import STRATEGIES
+from budcache.comparison import compact, compare
+from budcache.storage.journal import Journal
+from budcache.strategies import STRATEGIES
 
 
 def call_of(zoo):
@@ -111,7 +111,7 @@ def test_the_pipeline_is_left_as_it_was(flux, tmp_path):
 
 def test_every_method_there_is_has_a_name_for_people():
     from budcache.baselines import BASELINES
-    from budcache.compare.methods import METHODS, usual
+    from budcache.comparison.methods import METHODS, usual
 
     assert set(BASELINES) <= set(METHODS)
     assert {"fewer-steps", "uniform", "teacache", "budcache"} <= set(usual()) <= set(METHODS)

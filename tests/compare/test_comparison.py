@@ -13,8 +13,8 @@ from PIL import Image
 from rich.console import Console
 
 from budcache import Ladder, Mask, PolicyError
-from budcache.compare import Comparison, Measure, text, write_csv
-from budcache.compare.table import cells
+from budcache.comparison import Comparison, Measure, text, write_csv
+from budcache.comparison.table import cells
 from budcache.metrics import metric
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import budcache
 from budcache import Ladder
 from budcache.cli import demo
-from budcache.compare import Comparison
+from budcache.comparison import Comparison
 
 
 def test_what_the_demo_says_is_so(monkeypatch, run_here, tmp_path):

@@ -14,7 +14,7 @@ import torch
 from zoo import Entry, entry
 
 from budcache import PipelineModel, Policy
-from budcache.rollout import rollout
+from budcache.numerics.rollout import rollout
 
 STEPS = 6
 

@@ -14,9 +14,9 @@ from helpers import STEPS, counted, flux, latents, opened, rolled
 from zoo import entry
 
 from budcache import Mask, PipelineError, PipelineModel, Policy
+from budcache.numerics.rollout import rollout
+from budcache.numerics.solvers import euler
 from budcache.pipeline import merge
-from budcache.rollout import rollout
-from budcache.solvers import euler
 
 FULL = Mask.full(STEPS)
 

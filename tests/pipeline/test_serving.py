@@ -15,9 +15,9 @@ from zoo import entry
 
 import budcache
 from budcache import BudcacheWarning, Ladder, Mask, Origin, PipelineError, Policy, PolicyError
+from budcache.numerics.rollout import rollout
+from budcache.numerics.solvers import euler
 from budcache.pipeline import BudcacheScheduler, describe
-from budcache.rollout import rollout
-from budcache.solvers import euler
 
 POLICY = Policy(mask="110100")
 LADDER = Ladder.of([Policy(mask="100100"), POLICY, Policy(mask="110101")])

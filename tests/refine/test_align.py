@@ -14,10 +14,10 @@ import torch
 from toys import SOLVERS, STEPS, Live, Residual, Toy
 
 from budcache import Mask, SearchError
+from budcache.numerics.rollout import rollout
+from budcache.numerics.sigmas import plain
 from budcache.refine import Learned, Lesson, Update, align
 from budcache.refine.align import student
-from budcache.rollout import rollout
-from budcache.sigmas import plain
 
 MASK = Mask.parse("110100100100")
 WEIGHTS = ((1.0,), (1.2, -0.2), (1.5, -0.6, 0.1), (1.3, -0.3), (0.9,))

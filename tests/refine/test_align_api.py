@@ -17,10 +17,10 @@ from zoo import entry
 
 import budcache
 from budcache import Ladder, Mask, Origin, Policy, SearchError
-from budcache.api.select import Candidate
-from budcache.calibration import Calibration
+from budcache.calibration.calibration import Calibration
+from budcache.jobs.select import Candidate
+from budcache.numerics.rollout import rollout
 from budcache.pipeline import decode
-from budcache.rollout import rollout
 
 STEPS, MASK = 6, Mask.parse("110100")
 TEXTS = ["a cat", "two dogs", "red", "the sea at night"]

@@ -10,13 +10,13 @@ from diffusers import DPMSolverMultistepScheduler
 from toys import TURN, Toy
 
 from budcache import Mask
-from budcache.calibration import Calibration
+from budcache.calibration.calibration import Calibration
+from budcache.numerics.memory import park, unpark
+from budcache.numerics.rollout import State
+from budcache.numerics.solvers import dpmpp2m
 from budcache.refine.align import student
 from budcache.refine.fit import Fitted
-from budcache.rollout import State
-from budcache.search import LadderSearch, drive
-from budcache.solvers import dpmpp2m
-from budcache.tree import park, unpark
+from budcache.strategies import LadderSearch, drive
 
 MASK = Mask.parse("100100100000")
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from toys import SOLVERS, STEPS, Toy, calibration
 
 from budcache import Mask, SearchError
-from budcache.calibration import Calibration, arrival
+from budcache.calibration.calibration import Calibration, arrival
+from budcache.numerics.rollout import State, advance
+from budcache.numerics.solvers import euler, ipndm2
 from budcache.refine import Fitted, fit
-from budcache.rollout import State, advance
-from budcache.search import Anneal, LadderSearch, Polished, drive
-from budcache.solvers import euler, ipndm2
+from budcache.strategies import Anneal, LadderSearch, Polished, drive
 
 MASK = Mask.parse("110100100100")
 masks = st.text("01", min_size=STEPS - 1, max_size=STEPS - 1).map(lambda rest: Mask.parse("1" + rest))

@@ -13,11 +13,11 @@ from zoo import entry
 
 import budcache
 from budcache import Ladder, Mask, Origin, Policy, SearchError
-from budcache.api import search_in_full
-from budcache.api.select import SETTINGS, Candidate
-from budcache.calibration import Calibration
+from budcache.calibration.calibration import Calibration
+from budcache.jobs import search_in_full
+from budcache.jobs.select import SETTINGS, Candidate
 from budcache.refine import Fitted
-from budcache.search import LadderSearch, Limits
+from budcache.strategies import LadderSearch, Limits
 
 STEPS, BUDGETS = 6, (2, 3, 4)
 TEXTS = ["a cat", "two dogs", "red", "the sea at night"]

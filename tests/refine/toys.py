@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from budcache import OutputReuse
-from budcache.calibration import Calibration
-from budcache.sigmas import plain, static_shift
-from budcache.solvers import Solver, dpmpp2m, euler, ipndm2
+from budcache.calibration.calibration import Calibration
+from budcache.numerics.sigmas import plain, static_shift
+from budcache.numerics.solvers import Solver, dpmpp2m, euler, ipndm2
 
 STEPS = 12
 SOLVERS = {"euler": euler, "ipndm2": ipndm2, "dpmpp2m": dpmpp2m}

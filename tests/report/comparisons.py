@@ -7,9 +7,9 @@ from random import Random
 from PIL import Image
 
 from budcache import Mask, Origin
-from budcache.compare import Comparison, Entry, LeftOut, Measure
-from budcache.compare.folder import picture
-from budcache.compare.result import Tried
+from budcache.comparison import Comparison, Entry, LeftOut, Measure
+from budcache.comparison.folder import picture
+from budcache.comparison.result import Tried
 
 PSNR = Measure(name="psnr", title="PSNR", unit="dB", digits=2)
 LPIPS = Measure(name="lpips", title="LPIPS", digits=4, higher=False)

@@ -122,7 +122,7 @@ def test_it_stays_light_with_many_large_pictures(tmp_path):
     import numpy as np
     from PIL import Image
 
-    from budcache.compare.folder import picture
+    from budcache.comparison.folder import picture
 
     found = comparison(prompts=tuple("abcdef"), methods=tuple(f"method {i}" for i in range(8)), budgets=(3, 5))
     noise = np.random.default_rng(0).integers(0, 255, (320, 320, 3), np.uint8)  # nothing compresses worse

@@ -12,7 +12,7 @@ import pytest
 pytest.register_assert_rewrite("budcache.testing")
 
 from budcache import Mask  # noqa: E402
-from budcache.search import (  # noqa: E402
+from budcache.strategies import (  # noqa: E402
     STRATEGIES,
     Ask,
     Exhaustive,

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from budcache import Mask, SearchError
-from budcache.score import Score
-from budcache.search import STRATEGIES, Anneal, Ask, Ledger, Limits, drive, read_history
+from budcache.calibration.score import Score
+from budcache.strategies import STRATEGIES, Anneal, Ask, Ledger, Limits, drive, read_history
 from budcache.testing import toy_score
 
 STEPS, BUDGETS = 10, (3, 4)
@@ -368,7 +368,7 @@ def test_plain_and_fitted_scores_of_a_mask_are_kept_apart(path):
 
 HOLDING = """
 import sys
-from budcache.search import Ledger
+from budcache.strategies import Ledger
 ledger = Ledger(sys.argv[1], {"model": "toy"})
 print("held", flush=True)
 sys.stdin.read()

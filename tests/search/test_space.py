@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from budcache import Mask, SearchError
-from budcache.search import Space
+from budcache.strategies import Space
 
 
 @st.composite

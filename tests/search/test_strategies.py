@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from budcache import Mask, OutputReuse, SearchError
-from budcache.calibration import Calibration
-from budcache.score import Score
-from budcache.search import (
+from budcache.calibration.calibration import Calibration
+from budcache.calibration.score import Score
+from budcache.numerics.solvers import euler
+from budcache.strategies import (
     STRATEGIES,
     Anneal,
     Ask,
@@ -30,8 +31,7 @@ from budcache.search import (
     drive,
     strategy,
 )
-from budcache.search.anneal import climb
-from budcache.solvers import euler
+from budcache.strategies.anneal import climb
 from budcache.testing import toy_score
 
 HOT = {"hot": 1e12, "cold": 1e11}  # everything is accepted

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from budcache.baselines.base import Branch, Knob, Native, StaticBranch, pick
 from budcache.errors import PipelineError, SearchError
 from budcache.mask import Mask
+from budcache.numerics.rollout import State, advance
 from budcache.pipeline.driven import PipelineModel
-from budcache.rollout import State, advance
 
 if TYPE_CHECKING:
     from budcache.baselines.record import Record

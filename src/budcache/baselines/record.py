@@ -18,7 +18,7 @@ from budcache.baselines.runs import caching
 from budcache.baselines.signals import signal
 from budcache.errors import PipelineError, SearchError
 from budcache.pipeline.parts import bare, denoisers
-from budcache.pipeline.samples import merge
+from budcache.samples.batch import merge
 
 __all__ = ["Record", "Trace", "fresh", "record"]
 

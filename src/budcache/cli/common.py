@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from budcache.errors import PipelineError, SearchError
-from budcache.prompts import read_prompts
+from budcache.samples.prompts import read_prompts
 
 app = typer.Typer(
     help="Diffusion pipelines at a number of model calls that you fix in advance.",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from budcache.api import check_budgets
 from budcache.cli.common import (
     CALIBRATION_PROMPTS,
     Device,
@@ -35,13 +34,14 @@ from budcache.cli.common import (
 )
 from budcache.cli.search import parse_budgets
 from budcache.errors import PipelineError, SearchError
-from budcache.files import several
+from budcache.jobs import check_budgets
 from budcache.policy import Ladder
-from budcache.prompts import read_prompts
+from budcache.samples.prompts import read_prompts
+from budcache.wording import several
 
 if TYPE_CHECKING:
-    from budcache.compare import Comparison, Entry
-    from budcache.compare import Progress as Step
+    from budcache.comparison import Comparison, Entry
+    from budcache.comparison import Progress as Step
 
 EVALUATION_PROMPTS = 16
 EMBEDDED_BATCH = 8  # the embedded models are small
@@ -79,8 +79,8 @@ def compare(
 ) -> None:
     """Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on."""
     from budcache import models
-    from budcache.compare import compare as run
-    from budcache.compare import write_csv
+    from budcache.comparison import compare as run
+    from budcache.comparison import write_csv
     from budcache.report import page
 
     wanted = parse_budgets(budgets)
@@ -167,7 +167,7 @@ class Bar:
 
 
 def _tell(found: Comparison) -> None:
-    from budcache.compare import text
+    from budcache.comparison import text
 
     out.print(text(found))
     for absent in found.left_out:
@@ -219,7 +219,7 @@ def _prompts(model: str, file: Path | None, split: str, count: int | None) -> li
 
 def _needs_prompts(methods: list[str] | None) -> bool:
     """Whether one of the methods has to be calibrated."""
-    from budcache.compare.methods import UNTAUGHT
+    from budcache.comparison.methods import UNTAUGHT
 
     return methods is None or not set(methods) <= set(UNTAUGHT)
 

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from budcache.api import search_in_full
 from budcache.cli.common import check_writable, command, err, open_pipeline, out, say
 from budcache.cli.compare import Bar as Drawing
 from budcache.cli.search import Bar, masks_of
+from budcache.jobs import search_in_full
 from budcache.policy import Ladder
-from budcache.search import LadderSearch
+from budcache.strategies import LadderSearch
 
 MODEL, STEPS, BUDGETS, SHOWN = "tiny-flux", 28, (5, 6, 8, 10), 8
 COMPARED = (6, 10)
@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Search, draw and compare on the embedded model, without a GPU, a network or an account."""
     from budcache import models
-    from budcache.compare import compact, text
+    from budcache.comparison import compact, text
     from budcache.report import page
     from budcache.report.text import describe
 

@@ -59,7 +59,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Draw pictures or videos, under a policy or in full."""
-    from budcache import media
+    from budcache.storage import media
 
     chosen = _choose(policy, budget)
     if chosen is not None and steps not in (None, chosen.steps):

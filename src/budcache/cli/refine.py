@@ -13,10 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from budcache.api import align as align_policies
-from budcache.api import fit as fit_policies
-from budcache.api.align import put_aside
-from budcache.api.fit import check_fittable
 from budcache.cli.common import (
     Count,
     Device,
@@ -42,9 +38,13 @@ from budcache.cli.common import (
 )
 from budcache.cli.search import parse_budgets
 from budcache.errors import PipelineError, PolicyError, SearchError
-from budcache.files import quote
-from budcache.job import check_teacher, split
+from budcache.jobs import align as align_policies
+from budcache.jobs import fit as fit_policies
+from budcache.jobs.align import put_aside
+from budcache.jobs.fit import check_fittable
+from budcache.jobs.job import check_teacher, split
 from budcache.policy import Ladder, Policy, load
+from budcache.wording import quote
 
 if TYPE_CHECKING:
     from budcache.refine import Update

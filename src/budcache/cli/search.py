@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from budcache.api import check_budgets, search_in_full
-from budcache.api.search import CHOOSING, POLISH, ROUNDS, TEACHING
 from budcache.cli.common import (
     Count,
     Device,
@@ -39,11 +37,12 @@ from budcache.cli.common import (
     settings_for,
 )
 from budcache.errors import PipelineError, SearchError
-from budcache.files import quote, several
-from budcache.job import check_teacher, split
+from budcache.jobs import check_budgets, search_in_full
+from budcache.jobs.job import check_teacher, split
+from budcache.jobs.search import CHOOSING, POLISH, ROUNDS, TEACHING
 from budcache.mask import MAX_STEPS
 from budcache.policy import Reuse
-from budcache.search import (
+from budcache.strategies import (
     STRATEGIES,
     Evaluated,
     LadderSearch,
@@ -51,6 +50,7 @@ from budcache.search import (
     Strategy,
     strategy,
 )
+from budcache.wording import quote, several
 
 
 @command

@@ -11,7 +11,7 @@ import typer
 
 from budcache.cli.common import Json, command, draw, out
 from budcache.policy import Ladder, Policy, load
-from budcache.search import Evaluated, read_history
+from budcache.strategies import Evaluated, read_history
 
 
 @command

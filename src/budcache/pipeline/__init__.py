@@ -3,9 +3,9 @@
 from budcache.pipeline.driven import PipelineModel, decode
 from budcache.pipeline.origin import describe
 from budcache.pipeline.parts import frozen
-from budcache.pipeline.samples import merge
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
 from budcache.pipeline.serving import Handle, applied, apply
+from budcache.samples.batch import merge
 
 __all__ = [
     "BudcacheScheduler",

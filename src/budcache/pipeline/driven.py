@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from budcache.errors import PipelineError
+from budcache.numerics.memory import park, unpark
+from budcache.numerics.solvers import Solver
 from budcache.pipeline.residual import Trunk, attach, detach
-from budcache.pipeline.samples import merge
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.seam import Finish, Line, Reply, Request, SeamScheduler, run_pipeline
 from budcache.pipeline.standin import check_scheduler, clone, install, levels
 from budcache.policy import Reuse
-from budcache.solvers import Solver
-from budcache.tree import park, unpark
+from budcache.samples.batch import merge
 
 __all__ = ["PipelineModel", "decode"]
 

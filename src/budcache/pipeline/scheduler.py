@@ -21,10 +21,10 @@ from diffusers.schedulers.scheduling_utils import SchedulerMixin
 from torch import Tensor
 
 from budcache.errors import PipelineError
+from budcache.numerics.rollout import blend
 from budcache.pipeline.residual import Trunk
 from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, install
 from budcache.policy import Policy, parse
-from budcache.rollout import blend
 
 __all__ = ["BudcacheScheduler", "Stats"]
 

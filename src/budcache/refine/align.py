@@ -19,11 +19,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from budcache.calibration import TINY, Run
+from budcache.calibration.calibration import TINY, Run
 from budcache.errors import SearchError
 from budcache.mask import Mask
-from budcache.rollout import rollout
-from budcache.sigmas import monotone
+from budcache.numerics.rollout import rollout
+from budcache.numerics.sigmas import monotone
 
 __all__ = ["Aligned", "Learned", "Lesson", "Mean", "Update", "align", "check_pace", "student"]
 

@@ -20,13 +20,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from budcache.calibration import Calibration, arrival
+from budcache.calibration.calibration import Calibration, arrival
+from budcache.calibration.score import Score
 from budcache.errors import SearchError
 from budcache.mask import Mask
+from budcache.numerics.memory import Tree, park, unpark
+from budcache.numerics.rollout import State, blend
 from budcache.policy import MAX_BLEND
-from budcache.rollout import State, blend
-from budcache.score import Score
-from budcache.tree import Tree, park, unpark
 
 __all__ = ["Fitted", "Rows", "Target", "check_blend", "fit"]
 

@@ -7,7 +7,7 @@ import tempfile
 from html import escape
 from pathlib import Path
 
-from budcache.compare.result import Comparison, Entry, Measure
+from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.errors import PipelineError
 from budcache.report.page_charts import convergence, curve, key, styles
 from budcache.report.page_parts import AMPLIFIED, choices, gallery, spreads, strips, table, tabs

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, pairwise
 
-from budcache.compare.result import Comparison, Measure, Tried
+from budcache.comparison.result import Comparison, Measure, Tried
 
 __all__ = ["Style", "convergence", "curve", "key", "styles"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from PIL import Image, ImageChops
 
-from budcache.compare.folder import picture
-from budcache.compare.result import FULL, Comparison, Entry
-from budcache.compare.table import cells
+from budcache.comparison.folder import picture
+from budcache.comparison.result import FULL, Comparison, Entry
+from budcache.comparison.table import cells
 from budcache.report.page_charts import Style
 
 __all__ = ["choices", "gallery", "spreads", "strips", "table", "tabs"]

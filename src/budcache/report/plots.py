@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from budcache.mask import Mask
 from budcache.policy import Policy
-from budcache.search import Evaluated
+from budcache.strategies import Evaluated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

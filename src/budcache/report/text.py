@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from budcache.files import several
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality
+from budcache.wording import several
 
 __all__ = ["describe", "strip"]
 

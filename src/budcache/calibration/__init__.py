@@ -1,0 +1,1 @@
+"""Full runs kept as teachers, and how well any plan imitates them."""

@@ -1,0 +1,1 @@
+"""Noise levels, solvers, the model as two verbs, and the one loop of equation 2: tensors, nothing of diffusers."""

@@ -1,0 +1,1 @@
+"""From prompts and keyword arguments to samples: reading, seeding, splitting, batching."""

@@ -1,0 +1,120 @@
+"""What the fields of our files may hold, and how a refusal becomes one sentence."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from math import isfinite
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    Strict,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from typing_extensions import Self
+
+from budcache.errors import PolicyError
+from budcache.mask import MAX_STEPS, Mask
+from budcache.wording import quote
+
+__all__ = ["Count", "MaskField", "Number", "Row", "Seed", "Settings", "Text", "Value"]
+
+MAX_DEPTH = 8  # of a scheduler's settings, which are flat in practice
+
+# bool is an int and "1" is nearly one; neither is a noise level.
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Row = Annotated[tuple[Number, ...], Field(fail_fast=True)]
+Count = Annotated[int, Strict(), Field(ge=0, le=10**15)]
+Seed = Annotated[int, Strict(), Field(ge=-(2**63), lt=2**64)]  # what torch takes
+Text = Annotated[str, Strict(), Field(max_length=4096)]
+
+
+def _to_mask(value: object) -> object:
+    if isinstance(value, Mask):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("a mask is written as text of '1' and '0', such as \"1011\"")
+    try:
+        return Mask.parse(value)
+    except PolicyError as error:
+        raise ValueError(str(error)) from None
+
+
+def _to_plain(value: Any, room: int = MAX_DEPTH) -> Any:
+    """Refuse what JSON cannot give back as it was."""
+    if not room:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep; keep settings flat")
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _to_plain(inner, room - 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_plain(inner, room - 1) for inner in value]
+    if isinstance(value, str | int | None) or (isinstance(value, float) and isfinite(value)):
+        return value
+    raise ValueError(f"{quote(value)} cannot be written as JSON; use text, finite numbers, lists and objects")
+
+
+Settings = Annotated[dict[str, Any], AfterValidator(_to_plain)]
+MaskField = Annotated[
+    Mask,
+    BeforeValidator(_to_mask),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^1[01]*$", "maxLength": MAX_STEPS}),
+]
+
+_nesting: ContextVar[int] = ContextVar("_nesting", default=0)
+
+
+class Value(BaseModel):
+    """A frozen value whose every refusal is one `PolicyError` sentence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse_in_onesentence(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        token = _nesting.set(_nesting.get() + 1)
+        try:
+            value = handler(data)
+            value._check()
+            return value
+        except ValueError as error:
+            if _nesting.get() > 1:
+                raise  # the outermost value knows the whole path to the culprit
+            text = sentence(error) if isinstance(error, ValidationError) else f"{error}."
+            raise PolicyError(text) from None
+        finally:
+            _nesting.reset(token)
+
+    def _check(self) -> None:
+        """Raise `ValueError` where fields that are right by themselves do not fit together."""
+
+
+def sentence(error: ValidationError) -> str:
+    """The first refusal of a validation as one sentence: where, what, and what was expected."""
+    first = error.errors(include_url=False)[0]
+    where = ""
+    for part in first["loc"]:
+        if isinstance(part, str) and not part.isprintable():
+            part = quote(part)
+        where += f"[{part}]" if isinstance(part, int) else (f".{part}" if where else part)
+    where = where if len(where) <= 80 else where[:77] + "..."
+    kind, value = first["type"], first.get("input")
+    if kind == "extra_forbidden":
+        return f"unknown field {where!r}. Remove it, or upgrade budcache if a newer version wrote the file."
+    if kind == "missing":
+        return f"field {where!r} is missing. Add it."
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if kind == "value_error":
+        # Mask and version name themselves; what matters is in which rung they stand.
+        where = where.removesuffix("mask").removesuffix("version").rstrip(".")
+        return (f"{where}: {message}" if where else message).rstrip(".") + "."
+    return f"{where or 'the value'} is {quote(value)}: {message[0].lower()}{message[1:].rstrip('.')}."

@@ -1,0 +1,65 @@
+"""Searching: strategies propose masks, the driver scores them."""
+
+from __future__ import annotations
+
+import re
+
+from budcache.errors import SearchError
+from budcache.strategies import anneal, authors
+from budcache.strategies.anneal import Anneal
+from budcache.strategies.authors import Authors
+from budcache.strategies.exhaustive import Exhaustive
+from budcache.strategies.ladder import LadderSearch
+from budcache.strategies.ledger import Ledger, read_history
+from budcache.strategies.polish import Polished
+from budcache.strategies.random_masks import RandomMasks
+from budcache.strategies.space import Space
+from budcache.strategies.strategy import Ask, Evaluated, Found, Limits, Proposals, Strategy, drive
+from budcache.strategies.uniform import Uniform
+
+__all__ = [
+    "STRATEGIES",
+    "Anneal",
+    "Ask",
+    "Authors",
+    "Evaluated",
+    "Exhaustive",
+    "Found",
+    "LadderSearch",
+    "Ledger",
+    "Limits",
+    "Polished",
+    "Proposals",
+    "RandomMasks",
+    "Space",
+    "Strategy",
+    "Uniform",
+    "drive",
+    "read_history",
+    "strategy",
+]
+
+STRATEGIES: dict[str, Strategy] = {
+    "ladder": LadderSearch(),
+    "anneal": Anneal(),
+    **{f"anneal-{name}": preset for name, preset in anneal.PRESETS.items()},
+    "authors": Authors(),
+    **{f"authors-{name}": preset for name, preset in authors.PRESETS.items()},
+    "exhaustive": Exhaustive(),
+    "uniform": Uniform(),
+    "random": RandomMasks(),
+}
+
+
+def strategy(name: str) -> Strategy:
+    """The strategy of that name; `anneal-r3-sa50`, and so on, has its own number of restarts and annealing steps."""
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    numbers = re.fullmatch(r"(anneal|authors)-r(\d{1,6})-sa(\d{1,6})", name)
+    if numbers is None:
+        raise SearchError(
+            f"there is no strategy {name!r}. Choose one of {', '.join(STRATEGIES)}, or name restarts and iterations "
+            "yourself, as in anneal-r3-sa50."
+        )
+    kind = Anneal if numbers[1] == "anneal" else Authors
+    return kind(restarts=int(numbers[2]), iterations=int(numbers[3]))

@@ -1,0 +1,133 @@
+"""The search of the authors' published code, where it differs from the paper; so that its settings can be repeated.
+
+Differences from Algorithms 1 and 2: a prefix of computed steps is forced, the start is random, moves are windowed with
+random jumps and double moves, climbing looks at a sample of neighbours with a cap on rounds and starts from the last
+accepted mask instead of the best. The variant for Wan moves and climbs in yet another way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from random import Random
+
+from budcache.errors import SearchError
+from budcache.mask import Mask
+from budcache.strategies.anneal import usual_climb
+from budcache.strategies.space import Space
+from budcache.strategies.strategy import Ask, Phase, Proposals
+
+__all__ = ["PRESETS", "Authors"]
+
+WINDOW = 3
+
+
+@dataclass(frozen=True)
+class Authors:
+    """The published code's search, for FLUX and Z-Image or for Wan."""
+
+    iterations: int = 200
+    restarts: int = 1
+    hot: float = 0.05
+    cold: float = 1e-5
+    rounds: int = 20  # of climbing, at most
+    wan: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cold < self.hot:
+            raise SearchError(f"temperatures must fall from above to above zero, got {self.hot:g} to {self.cold:g}.")
+        if self.iterations < 1 or self.restarts < 1 or self.rounds < 0:
+            raise SearchError(
+                f"{self.iterations} iterations, {self.restarts} restarts and {self.rounds} rounds are no search. "
+                "Choose at least 1, 1 and 0."
+            )
+
+    def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
+        """Anneal and climb, one budget after the other; see `Strategy`."""
+        for budget in budgets:
+            space = Space(steps, budget)
+            fresh = max(1, int(0.3 * budget) if self.wan else budget // 4)
+            for _ in range(self.restarts):
+                start = yield from self._anneal(space, fresh, rng)
+                yield from (self._climb_wan if self.wan else self._climb)(space, fresh, start, rng)
+
+    def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:
+        """Annealing is known, climbing is not."""
+        total = 0
+        for budget in budgets:
+            space = Space(steps, budget)
+            climb = 20 * self.rounds if self.wan else usual_climb(space, WINDOW)
+            total += min(len(space), self.restarts * (self.iterations + climb))
+        return total
+
+    def _anneal(self, space: Space, fresh: int, rng: Random) -> Phase:
+        mask = best = space.random(rng, fresh)
+        energy = (yield Ask(mask, "anneal")).loss
+        lowest = math.inf  # the initial mask never counts as the best
+        for i in range(self.iterations):
+            temperature = self.hot * (self.cold / self.hot) ** (i / self.iterations)
+            candidate = self._move(space, mask, fresh, rng)
+            loss = (yield Ask(candidate, "anneal")).loss
+            if loss < energy or rng.random() < math.exp((energy - loss) / temperature):
+                mask, energy = candidate, loss
+                if energy < lowest:
+                    best, lowest = mask, energy
+        return best if self.wan else mask  # the code for FLUX climbs from where annealing ended
+
+    def _move(self, space: Space, mask: Mask, fresh: int, rng: Random) -> Mask:
+        for _ in range(1 if self.wan or rng.random() < 0.9 else 2):
+            movable = [k for k in mask.computed if k >= fresh]
+            free = [k for k, bit in enumerate(mask) if not bit]
+            if not movable or not free:
+                return mask
+            k = rng.choice(movable)
+            near = [j for j in free if abs(j - k) <= WINDOW]
+            j = rng.choice(near if near and not self.wan and rng.random() < 0.7 else free)
+            mask = _moved(space, mask, k, j)
+        return mask
+
+    def _climb(self, space: Space, fresh: int, start: Mask, rng: Random) -> Phase:
+        best, lowest = start, (yield Ask(start, "climb")).loss
+        for _ in range(self.rounds):
+            here = best
+            free = [k for k, bit in enumerate(here) if not bit]
+            candidates: dict[Mask, None] = {}  # a set that keeps its order
+            for k in (k for k in here.computed if k >= fresh):
+                jumps = rng.sample(free, min(2, len(free)))
+                for j in [*(j for j in free if abs(j - k) <= WINDOW), *jumps]:
+                    candidates[_moved(space, here, k, j)] = None
+            for mask in candidates:
+                loss = (yield Ask(mask, "climb")).loss
+                if loss < lowest:
+                    best, lowest = mask, loss
+            if best == here:
+                break
+        return best
+
+    def _climb_wan(self, space: Space, fresh: int, start: Mask, rng: Random) -> Phase:
+        best, lowest = start, (yield Ask(start, "climb")).loss
+        for _ in range(self.rounds):  # never stops early
+            here = best
+            movable = [k for k in here.computed if k >= fresh]
+            free = [k for k, bit in enumerate(here) if not bit]
+            if not movable or not free:
+                break
+            pairs = [(k, j) for k in movable for j in free if abs(j - k) <= WINDOW]
+            pairs += [(rng.choice(movable), rng.choice(free)) for _ in range(40)]
+            for k, j in rng.sample(pairs, min(20, len(pairs))):
+                mask = _moved(space, here, k, j)
+                loss = (yield Ask(mask, "climb")).loss
+                if loss < lowest:
+                    best, lowest = mask, loss
+        return best
+
+
+def _moved(space: Space, mask: Mask, from_step: int, to_step: int) -> Mask:
+    return Mask.of(space.steps, {*mask.computed, to_step} - {from_step})
+
+
+PRESETS = {
+    "r1-sa20": Authors(iterations=20, restarts=1),
+    "r2-sa100": Authors(iterations=100, restarts=2),
+    "wan": Authors(iterations=200, hot=0.1, cold=1e-4, rounds=5, wan=True),
+}

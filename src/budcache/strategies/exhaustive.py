@@ -1,0 +1,35 @@
+"""Every mask there is: the optimum that others are measured by, where it can be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from budcache.errors import SearchError
+from budcache.strategies.space import Space
+from budcache.strategies.strategy import Ask, Proposals
+
+__all__ = ["Exhaustive"]
+
+
+@dataclass(frozen=True)
+class Exhaustive:
+    """Every mask there is; refuses where that is too many."""
+
+    limit: int = 20_000
+
+    def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
+        """See `Strategy`."""
+        total = self.expected(steps, budgets)
+        if total > self.limit:
+            raise SearchError(
+                f"there are {total} masks of these budgets, more than the {self.limit} that an exhaustive search takes "
+                "on. Use fewer steps or the ladder."
+            )
+        for budget in budgets:
+            for mask in Space(steps, budget):
+                yield Ask(mask, "exhaustive")
+
+    def expected(self, steps: int, budgets: tuple[int, ...]) -> int:
+        """All of them."""
+        return sum(len(Space(steps, budget)) for budget in budgets)
