@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import warnings
 import weakref
@@ -13,6 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
+from budcache.pipeline.arguments import arguments, is_modular
+from budcache.pipeline.modular import following
 from budcache.pipeline.origin import difference
 from budcache.pipeline.parts import adapters, denoisers
 from budcache.pipeline.residual import attach, detach
@@ -50,23 +51,25 @@ def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle
             "set pipe.scheduler = pipe.scheduler.inner."
         )
     _check_origin(policy, pipe)
-    parameters = inspect.signature(type(pipe).__call__).parameters
-    steps = parameters.get("num_inference_steps")
-    default_steps = steps.default if steps is not None and isinstance(steps.default, int) else None
-    strength = "strength" in parameters
-    if strength or type(pipe).__name__.startswith(_COUNTING):
+    known, modular = arguments(pipe), is_modular(pipe)
+    default_steps = known.get("num_inference_steps")
+    strength = "strength" in known or modular  # the blocks of a modular pipeline count the steps of the full run
+    if strength or type(pipe).__name__.startswith(_COUNTING) or not isinstance(default_steps, int):
         default_steps = None
     ours = BudcacheScheduler(
-        scheduler, policy, default_steps, strength, own_sigmas=bool({"sigmas", "timesteps"} & set(parameters))
+        scheduler, policy, default_steps, strength, own_sigmas=bool({"sigmas", "timesteps"} & set(known))
     )
     if policy.reuse == "residual":
         attach(pipe, ours.trunk)
     pipe.scheduler = ours
     if policy.origin is not None:
         ours.at_start = _AdapterWatch(pipe, policy.origin)
+    blocks = vars(pipe).get("_blocks")
+    if modular:
+        pipe._blocks = following(pipe, policy.steps)
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
-    return Handle(pipe, scheduler, pipe.progress_bar)
+    return Handle(pipe, scheduler, pipe.progress_bar, blocks)
 
 
 @contextmanager
@@ -82,8 +85,8 @@ def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iter
 class Handle:
     """A policy on a pipeline: what it does, and how to take it off."""
 
-    def __init__(self, pipe: Any, original: Any, bar: Any) -> None:
-        self._pipe, self._original, self._ours, self._bar = pipe, original, pipe.scheduler, bar
+    def __init__(self, pipe: Any, original: Any, bar: Any, blocks: Any) -> None:
+        self._pipe, self._original, self._ours, self._bar, self._blocks = pipe, original, pipe.scheduler, bar, blocks
 
     @property
     def policy(self) -> Policy:
@@ -106,6 +109,8 @@ class Handle:
         pipe = self._pipe
         if pipe.__dict__.get("progress_bar") is self._bar:
             del pipe.__dict__["progress_bar"]
+        if self._blocks is not None:
+            pipe._blocks = self._blocks
         if self.policy.reuse == "residual":
             detach(pipe, self._ours.trunk)
         if self.is_active:  # a scheduler that the user set meanwhile is not ours to replace

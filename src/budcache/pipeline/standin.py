@@ -94,6 +94,11 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
         else:
             super().__setattr__(name, value)
 
+    @property
+    def place(self) -> int:
+        """The step that the model is being evaluated at, counted from the one at which the run begins."""
+        raise NotImplementedError
+
     # Pipelines ask whether a scheduler has this, so it is there only if the inner one has it.
     @property
     def set_begin_index(self) -> Callable[..., None]:
