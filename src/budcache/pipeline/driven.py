@@ -15,7 +15,7 @@ from torch import Tensor
 from budcache.errors import PipelineError
 from budcache.numerics.memory import park, unpark
 from budcache.numerics.solvers import Solver
-from budcache.pipeline.modular import twin_of
+from budcache.pipeline.following import twin_of
 from budcache.pipeline.residual import Trunk, attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.seam import Finish, Line, Reply, Request, SeamScheduler, run_pipeline

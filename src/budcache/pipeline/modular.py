@@ -2,51 +2,51 @@
 
 A stock pipeline is one function with one loop. A modular pipeline hands a state from block to block, and one of the
 blocks loops over the timesteps. It meets its scheduler in the same two calls, so whoever stands in for the scheduler
-stands right; but the loop's own counting and its progress bar are the block's, and have to be reached there.
+needs nothing else; but the loop's counting and its progress bar belong to the block.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from budcache.errors import PipelineError
 from budcache.pipeline.arguments import is_modular
-from budcache.pipeline.counting import counting
+from budcache.pipeline.counting import counting, named_as
 
-__all__ = ["following", "guiders", "run", "twin_of"]
+__all__ = ["counting_blocks", "parts", "run"]
 
 
-def following(pipe: Any, steps: int | None = None) -> Any:
-    """A copy of a modular pipeline's blocks that follows the scheduler which stands in for the pipeline's own.
+def counting_blocks(pipe: Any, steps: int | None = None) -> Any:
+    """A copy of a modular pipeline's blocks whose loops count the steps of the scheduler that stands in for its own.
 
-    Its loops count the steps as the scheduler does, and their progress bars are as long as the calls that are made.
+    Their progress bars are as long as the calls that will be made.
 
     Args:
         pipe: the pipeline; it keeps the blocks that it has.
         steps: the number of steps to take where the pipeline's user names none.
     """
     blocks = pipe.blocks  # diffusers gives a copy
-    for block in _blocks(blocks):
-        block.__class__ = _follower(block.__class__)
+    for block in parts(blocks):
+        block.__class__ = _counting_block(block.__class__)
     blocks.default_steps = steps
     return blocks
 
 
-def _blocks(block: Any) -> Iterator[Any]:
-    yield block
+def parts(block: Any) -> list[Any]:
+    """A block and all blocks in it, each once; it may stand in several places."""
+    found = {id(block): block}
     for part in block.sub_blocks.values():
-        yield from _blocks(part)
+        found |= {id(each): each for each in parts(part)}
+    return list(found.values())
 
 
 @functools.cache
-def _follower(cls: Any) -> Any:
-    """The class of a block, with a `__call__` that counts steps."""
+def _counting_block(cls: Any) -> Any:
+    """The class of a block, its loop counting. A class made on the way cannot be pickled, but it can be made again."""
 
-    class Follower(cls):  # type: ignore[misc]
+    class Counting(cls):  # type: ignore[misc]
         default_steps: int | None = None
         planned_calls: int | None = None
 
@@ -56,60 +56,34 @@ def _follower(cls: Any) -> Any:
             return counting(cls.__call__, scheduler)(self, components, *args, **kwargs)
 
         def progress_bar(self, iterable: Any = None, total: int | None = None) -> Any:
-            return super().progress_bar(iterable, total and (self.planned_calls or total))
+            return super().progress_bar(iterable, total if self.planned_calls is None else self.planned_calls)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return _new_block, (cls,), vars(self)
 
         @property
         def inputs(self) -> list[Any]:
-            return [
-                replace(each, default=self.default_steps)
-                if self.default_steps is not None and each.name == "num_inference_steps"
-                else each
-                for each in super().inputs
-            ]
+            own = super().inputs
+            if self.default_steps is None:
+                return own  # type: ignore[no-any-return]
+            mine = {"num_inference_steps": self.default_steps}
+            return [replace(each, default=mine.get(each.name, each.default)) for each in own]
 
-    Follower.__name__, Follower.__qualname__, Follower.__module__ = cls.__name__, cls.__qualname__, cls.__module__
-    return Follower
+    return named_as(Counting, cls)
 
 
-def guiders(pipe: Any) -> dict[str, Any]:
-    """The components of a pipeline that combine the branches of its guidance, by name; most pipelines have none."""
-    from diffusers.guiders.guider_utils import BaseGuidance
-
-    return {name: part for name, part in vars(pipe).items() if isinstance(part, BaseGuidance)}
+def _new_block(cls: Any) -> Any:
+    return object.__new__(_counting_block(cls))
 
 
-def twin_of(pipe: Any) -> Any:
-    """A pipeline that shares every network with another, but whose scheduler, flags and guiders may be changed.
-
-    It has no progress bar. Its loops count their steps by the scheduler that it is given.
-    """
-    twin = copy.copy(pipe)
-    for name, guider in guiders(pipe).items():
-        if getattr(guider, "adaptive_projected_guidance_momentum", None) is not None:
-            raise PipelineError(
-                f"{type(guider).__name__} keeps a running average over the steps, so the model's output depends on the "
-                "steps before and cannot be asked for at any noise level. Set its adaptive_projected_guidance_momentum "
-                "to None, or apply a policy that was searched without it."
-            )
-        setattr(twin, name, copy.deepcopy(guider))
+def run(pipe: Any, call: dict[str, Any]) -> Any:
+    """Call a pipeline whose scheduler is a stand-in. Latents or pictures are first in what it returns."""
+    function = counting(type(pipe).__call__, pipe.scheduler)
     if not is_modular(pipe):
-        twin.set_progress_bar_config(disable=True)
-        return twin
-    twin._blocks = following(pipe)
-    for block in _blocks(twin._blocks):
-        if hasattr(block, "set_progress_bar_config"):
-            block.set_progress_bar_config(disable=True)
-    return twin
-
-
-def run(twin: Any, call: dict[str, Any]) -> Any:
-    """Call a pipeline. What it returns has its latents or pictures first, as stock pipelines have them."""
-    function = counting(type(twin).__call__, twin.scheduler)
-    if not is_modular(twin):
-        return function(twin, **call)
+        return function(pipe, **call)
     latent = call.get("output_type") == "latent"
     # Few modular decoders can leave latents as they are. The state that comes back has them beside the pictures.
-    state = function(twin, **{**call, "output": None, **({"output_type": "pt"} if latent else {})})
+    state = function(pipe, **{**call, "output": None, **({"output_type": "pt"} if latent else {})})
     names = ("latents",) if latent else ("images", "videos", "latents")
     found = [state.get(name) for name in names if state.get(name) is not None]
     if not found:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from budcache.pipeline.arguments import arguments
-from budcache.pipeline.modular import guiders
+from budcache.pipeline.counting import guiders
 from budcache.pipeline.parts import adapters, bare, denoisers
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin

@@ -132,6 +132,11 @@ class BudcacheScheduler(StandIn):
         return 0 if self._k is None else self._k - self._plan[0]
 
     @property
+    def length(self) -> int:
+        """See `StandIn`."""
+        return self.policy.steps - self._plan[0]
+
+    @property
     def planned_calls(self) -> int:
         """How often the pipeline's loop will run from where it is set to begin."""
         begin = getattr(self.inner, "begin_index", None) or 0

@@ -21,7 +21,7 @@ from torch import Tensor
 from budcache.errors import PipelineError
 from budcache.pipeline.modular import run
 from budcache.pipeline.residual import Memo, Trunk
-from budcache.pipeline.standin import StandIn, Timesteps, clone, levels, retime
+from budcache.pipeline.standin import StandIn, Timesteps, clone, levels, retime, scaled
 
 __all__ = ["Finish", "Line", "Reply", "Request", "SeamScheduler", "run_pipeline"]
 
@@ -121,7 +121,8 @@ class SeamScheduler(StandIn):
                 "outside. Search on the text-to-image pipeline and apply the policy here."
             )
         memo = self.trunk.end() if self.trunk is not None else {}
-        self.line.replies.put(Reply(sample, model_output, memo))
+        # The first sample is kept, but some pipelines write the next one into the same memory.
+        self.line.replies.put(Reply(sample.clone() if asked.x is None else sample, model_output, memo))
         self.request = self.line.listen()
         return _Stepped(self.request.x) if kwargs.get("return_dict", True) else (self.request.x,)
 
@@ -131,6 +132,11 @@ class SeamScheduler(StandIn):
         grid = levels(self.inner)[:-1]
         sigma = self._level(self.request) if isinstance(self.request, Request) else grid[self.begin]
         return max(int((grid >= sigma.detach().to(grid)).sum()) - 1, 0) - self.begin
+
+    @property
+    def length(self) -> int:
+        """See `StandIn`."""
+        return len(self.inner.timesteps) - self.begin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise PipelineError(
@@ -145,8 +151,7 @@ class SeamScheduler(StandIn):
             # The inner one looks its level up by index: give it one level, this one, to look up.
             inner = clone(inner)
             inner.sigmas, inner._step_index = self._level(self.request).detach().reshape(1), 0
-        scaled: Tensor = inner.scale_model_input(sample, timestep)
-        return scaled
+        return scaled(inner, sample, timestep)
 
 
 class _Stepped(dict[Any, Any]):

@@ -6,14 +6,14 @@ import copy
 import os
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
 from budcache.pipeline.arguments import arguments, is_modular
-from budcache.pipeline.modular import following
+from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference
 from budcache.pipeline.parts import adapters, denoisers
 from budcache.pipeline.residual import attach, detach
@@ -51,9 +51,11 @@ def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle
             "set pipe.scheduler = pipe.scheduler.inner."
         )
     _check_origin(policy, pipe)
-    known, modular = arguments(pipe), is_modular(pipe)
+    known = arguments(pipe)
     default_steps = known.get("num_inference_steps")
-    strength = "strength" in known or modular  # the blocks of a modular pipeline count the steps of the full run
+    strength = "strength" in known or is_modular(
+        pipe
+    )  # the blocks of a modular pipeline count the steps of the full run
     if strength or type(pipe).__name__.startswith(_COUNTING) or not isinstance(default_steps, int):
         default_steps = None
     ours = BudcacheScheduler(
@@ -64,12 +66,10 @@ def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle
     pipe.scheduler = ours
     if policy.origin is not None:
         ours.at_start = _AdapterWatch(pipe, policy.origin)
-    blocks = vars(pipe).get("_blocks")
-    if modular:
-        pipe._blocks = following(pipe, policy.steps)
+    undo = follow(pipe, ours, policy.steps)
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
-    return Handle(pipe, scheduler, pipe.progress_bar, blocks)
+    return Handle(pipe, scheduler, pipe.progress_bar, undo)
 
 
 @contextmanager
@@ -85,8 +85,8 @@ def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iter
 class Handle:
     """A policy on a pipeline: what it does, and how to take it off."""
 
-    def __init__(self, pipe: Any, original: Any, bar: Any, blocks: Any) -> None:
-        self._pipe, self._original, self._ours, self._bar, self._blocks = pipe, original, pipe.scheduler, bar, blocks
+    def __init__(self, pipe: Any, original: Any, bar: Any, undo: Callable[[], None]) -> None:
+        self._pipe, self._original, self._ours, self._bar, self._undo = pipe, original, pipe.scheduler, bar, undo
 
     @property
     def policy(self) -> Policy:
@@ -109,8 +109,7 @@ class Handle:
         pipe = self._pipe
         if pipe.__dict__.get("progress_bar") is self._bar:
             del pipe.__dict__["progress_bar"]
-        if self._blocks is not None:
-            pipe._blocks = self._blocks
+        self._undo()
         if self.policy.reuse == "residual":
             detach(pipe, self._ours.trunk)
         if self.is_active:  # a scheduler that the user set meanwhile is not ours to replace
