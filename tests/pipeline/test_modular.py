@@ -54,7 +54,7 @@ def test_a_modular_pipeline_without_pictures_is_refused_with_what_it_has():
     pipe = found.build()
     del pipe._blocks.sub_blocks["decode"]
     with opened(found, pipe) as model:
-        assert model.finish(model.noise)[0].shape == latents(found, pipe).shape  # latents it still has
+        assert model.finish(model.noise)[0].shape == (1, 4, 16, 16)  # latents it still has
 
     class Rename(d.ModularPipelineBlocks):
         def __call__(self, components, state):
