@@ -34,7 +34,7 @@ from budcache.cli.common import (
 )
 from budcache.cli.search import parse_budgets
 from budcache.errors import PipelineError, SearchError
-from budcache.jobs import check_budgets
+from budcache.jobs.config import check_budgets
 from budcache.policy import Ladder
 from budcache.samples.prompts import read_prompts
 from budcache.wording import several
@@ -84,7 +84,7 @@ def compare(
     from budcache.report import page
 
     wanted = parse_budgets(budgets)
-    check_budgets(wanted, steps)
+    check_budgets(tuple(wanted), steps)
     embedded = model in models.EMBEDDED
     names = None if methods is None else _names(methods, "--methods")
     ladders = {f"policy:{file.name}": Ladder.load(file) for file in policy or []}

@@ -122,7 +122,8 @@ class Descent:
         """The policy that given parameters stand for."""
         sigmas, rows = self._numbers(torch.tensor(parameters, dtype=torch.float64))
         weights = None if rows is None else tuple(tuple(row.tolist()) for row in rows)
-        return self.start.model_copy(update={"sigmas": tuple(sigmas.tolist()), "weights": weights})
+        changed = {"sigmas": tuple(sigmas.tolist()), "weights": weights, "quality": None}  # it is yet to be measured
+        return self.start.model_copy(update=changed)
 
     def _plan(self) -> Plan:
         """The plan with numbers that are differentiable in the parameters."""
