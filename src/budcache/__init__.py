@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError, SearchError
+from budcache.errors import BudcacheError, BudcacheWarning, FileError, PipelineError, PolicyError, SearchError
 from budcache.jobs import align as align
 from budcache.jobs import fit as fit
 from budcache.jobs import search as search
@@ -29,6 +29,7 @@ __all__ = [
     "BudcacheError",
     "BudcacheScheduler",
     "BudcacheWarning",
+    "FileError",
     "Handle",
     "Ladder",
     "Mask",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -30,14 +29,14 @@ from budcache.cli.common import (
     command,
     draw,
     err,
-    first_line,
     open_pipeline,
     out,
+    pipeline_refusals,
     say,
     settings_for,
 )
 from budcache.cli.search import parse_budgets
-from budcache.errors import PipelineError, PolicyError, SearchError
+from budcache.errors import PolicyError, SearchError
 from budcache.jobs import align as align_policies
 from budcache.jobs import fit as fit_policies
 from budcache.jobs.align import put_aside
@@ -111,7 +110,7 @@ def fit(
         def watch(rung: Policy) -> None:
             bar.update(bar.task_ids[0], advance=1, note=f"{rung.budget} calls: {rung.refined[-1].gain or 0:+.1f} dB")
 
-        with _refusals(pipe):
+        with pipeline_refusals(pipe):
             found = fit_policies(
                 pipe,
                 work.ladder,
@@ -187,7 +186,7 @@ def align(
             note = f"{rung.budget} calls: update {update.number + 1}, loss {update.loss:.3g}"
             bar.update(bar.task_ids[0], advance=1, note=note)
 
-        with _refusals(pipe):
+        with pipeline_refusals(pipe):
             found = align_policies(
                 pipe,
                 work.ladder,
@@ -255,15 +254,6 @@ class _Work:
             return
         out.print(describe(result))
         say(f"\n{self.out}  {seconds:.1f} s")
-
-
-@contextmanager
-def _refusals(pipe: Any) -> Iterator[None]:
-    """The pipeline's own refusals as a sentence."""
-    try:
-        yield
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
 
 
 def _numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:

@@ -30,13 +30,13 @@ from budcache.cli.common import (
     check_writable,
     command,
     err,
-    first_line,
     open_pipeline,
     out,
+    pipeline_refusals,
     say,
     settings_for,
 )
-from budcache.errors import PipelineError, SearchError
+from budcache.errors import SearchError
 from budcache.jobs import check_budgets, search_in_full
 from budcache.jobs.job import check_teacher, split
 from budcache.jobs.search import CHOOSING, POLISH, ROUNDS, TEACHING
@@ -110,31 +110,29 @@ def search(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
     begin = time.perf_counter()
-    with Bar(masks_of(plan, steps, wanted, fit), as_json or not err.is_terminal, len(wanted)) as bar:
-        try:
-            result = search_in_full(
-                pipe,
-                steps=steps,
-                budgets=wanted,
-                prompts=texts,
-                strategy=plan,
-                reuse=reuse,
-                fit=fit,
-                polish=POLISH if polish is None else polish,
-                rounds=rounds or None,
-                teacher_steps=teacher_steps,
-                objective=objective,
-                seed=seed,
-                selection=selection,
-                batch=batch,
-                limits=Limits(max_calls, max_seconds, max_evaluations),
-                ledger=kept,
-                state_memory=memory,
-                watch=bar.advance,
-                **settings,
-            )
-        except (ValueError, TypeError, RuntimeError) as error:  # the pipeline's own refusals
-            raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
+    shown = Bar(masks_of(plan, steps, wanted, fit), as_json or not err.is_terminal, len(wanted))
+    with shown as bar, pipeline_refusals(pipe):
+        result = search_in_full(
+            pipe,
+            steps=steps,
+            budgets=wanted,
+            prompts=texts,
+            strategy=plan,
+            reuse=reuse,
+            fit=fit,
+            polish=POLISH if polish is None else polish,
+            rounds=rounds or None,
+            teacher_steps=teacher_steps,
+            objective=objective,
+            seed=seed,
+            selection=selection,
+            batch=batch,
+            limits=Limits(max_calls, max_seconds, max_evaluations),
+            ledger=kept,
+            state_memory=memory,
+            watch=bar.advance,
+            **settings,
+        )
     seconds = time.perf_counter() - begin
     stopped = result.found.stopped or (result.fitted.stopped if result.fitted else None)
     result.ladder.save(out_path)

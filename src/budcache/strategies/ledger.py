@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from budcache.calibration.score import Score
-from budcache.errors import PolicyError, SearchError
+from budcache.errors import FileError, SearchError
 from budcache.mask import Mask
 from budcache.storage.journal import Journal
 from budcache.strategies.strategy import Ask, Evaluated
@@ -39,7 +39,7 @@ class Ledger:
         for entry in self._journal.entries:
             try:
                 self._read(entry)
-            except (ValueError, TypeError, KeyError, PolicyError):
+            except (ValueError, TypeError, KeyError):
                 self.close()
                 raise self._journal.spoilt(entry) from None
 
@@ -94,7 +94,9 @@ def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:
             )
             for entry in entries[1:]
         ]
+    except SearchError:
+        raise
     except OSError as error:
-        raise SearchError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
-    except (ValueError, TypeError, KeyError, IndexError, PolicyError, RecursionError):
+        raise FileError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None
