@@ -14,7 +14,7 @@ import numpy as np
 from budcache.comparison.folder import Folder, FolderError, rounded
 from budcache.comparison.methods import METHODS, UNTAUGHT, Ready, Workshop, plain, title, usual
 from budcache.comparison.result import FULL, Comparison, Entry, LeftOut, Measure, Tried
-from budcache.errors import BudcacheError, BudcacheWarning, SearchError
+from budcache.errors import BudcacheError, BudcacheWarning, FileError, SearchError
 from budcache.jobs.config import check_budgets
 from budcache.mask import Mask
 from budcache.metrics import Metric, metric
@@ -115,7 +115,7 @@ def compare(
             for budget in wanted:
                 try:
                     entries.append(bench.entry(name, budget, shop))
-                except FolderError:
+                except (FileError, FolderError):
                     raise
                 except BudcacheError as error:
                     bench.done += len(prompts)
