@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers import ModularPipeline
 from zoo import Entry, entry
 
 from budcache import PipelineModel, Policy
@@ -28,7 +29,10 @@ def flux() -> tuple[Entry, Any]:
 def latents(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> torch.Tensor:
     """The final latents of a run of the pipeline itself."""
     call = {"num_inference_steps": STEPS, "output_type": "latent", **kind.kwargs(), **more}
-    return pipe(generator=torch.Generator().manual_seed(seed), **call)[0]
+    call["generator"] = torch.Generator().manual_seed(seed)
+    if isinstance(pipe, ModularPipeline):  # its state has the latents beside the pictures
+        return pipe(**{**call, "output_type": "pt", "output": "latents"})
+    return pipe(**call)[0]
 
 
 def opened(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> PipelineModel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from budcache.baselines.engine import Engine
 from budcache.baselines.installed import Installed
 from budcache.errors import PipelineError
 from budcache.mask import Mask
+from budcache.pipeline.arguments import arguments
 from budcache.pipeline.parts import bare, denoisers
 from budcache.pipeline.residual import SPLITS
 from budcache.pipeline.scheduler import BudcacheScheduler
@@ -104,9 +104,9 @@ class _Steps(BudcacheScheduler):
 
 
 def _stand_in(pipe: Any, steps: int, engine: Engine) -> _Steps:
-    parameters = inspect.signature(type(pipe).__call__).parameters
-    default = parameters["num_inference_steps"].default if "num_inference_steps" in parameters else None
-    strength = "strength" in parameters
+    known = arguments(pipe)
+    default = known.get("num_inference_steps")
+    strength = "strength" in known
     return _Steps(
         pipe.scheduler,
         steps,

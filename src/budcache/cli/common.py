@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -106,7 +105,9 @@ def _quiet() -> None:
 
 def settings_for(pipe: Any, **wanted: Any) -> dict[str, Any]:
     """The given settings, refused where the pipeline has no such argument."""
-    known = inspect.signature(type(pipe).__call__).parameters
+    from budcache.pipeline.arguments import arguments
+
+    known = arguments(pipe)
     given = {name: value for name, value in wanted.items() if value is not None}
     for name in given:
         if name not in known:
