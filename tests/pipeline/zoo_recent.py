@@ -119,8 +119,17 @@ def hunyuan_image(*, guider: Any = None) -> d.DiffusionPipeline:
         guider=guider,
         ocr_guider=None if guider is None else guider.new(),
     )
-    pipe.tokenizer_max_length, pipe.prompt_template_encode, pipe.prompt_template_encode_start_idx = 16, "Draw {}", 5
+    pipe.tokenizer_max_length, pipe.tokenizer_2_max_length = 16, 16
+    pipe.prompt_template_encode, pipe.prompt_template_encode_start_idx = "Draw {}", 5
     return pipe
+
+
+def hunyuan_image_guided() -> d.DiffusionPipeline:
+    """HunyuanImage 2.1 with its guider, which guides in another way from step 2 on; without momentum."""
+    guider = d.AdaptiveProjectedMixGuidance(
+        guidance_scale=3.5, adaptive_projected_guidance_momentum=None, adaptive_projected_guidance_start_step=1
+    )
+    return hunyuan_image(guider=guider)
 
 
 def kandinsky5_image() -> d.DiffusionPipeline:
@@ -280,6 +289,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     kind("hidream", hidream, guided(guidance_scale=5.0)),
     kind("hunyuan-image", hunyuan_image, prompted(tokens=None)),
+    kind("hunyuan-image-guided", hunyuan_image_guided, guided(tokens=None), branches=2),
     kind("kandinsky5-t2i", kandinsky5_image, guided(64, guidance_scale=3.5), branches=2),
     kind("krea2", krea2, guided(64, guidance_scale=4.5), branches=2),
     kind(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from budcache.errors import PipelineError
-from budcache.pipeline.arguments import is_modular
+from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.counting import counting, named_as
 
 __all__ = ["counting_blocks", "parts", "run"]
@@ -83,7 +83,10 @@ def run(pipe: Any, call: dict[str, Any]) -> Any:
         return function(pipe, **call)
     latent = call.get("output_type") == "latent"
     # Few modular decoders can leave latents as they are. The state that comes back has them beside the pictures.
-    state = function(pipe, **{**call, "output": None, **({"output_type": "pt"} if latent else {})})
+    call = {**call, "output": None, **({"output_type": "pt"} if latent else {})}
+    if "output_type" not in arguments(pipe):  # nothing is decoded
+        del call["output_type"]
+    state = function(pipe, **call)
     names = ("latents",) if latent else ("images", "videos", "latents")
     found = [state.get(name) for name in names if state.get(name) is not None]
     if not found:
