@@ -51,7 +51,7 @@ class Ledger:
         """A scoring function that asks the ledger first, and writes down what it did not know."""
 
         def remembered(ask: Ask) -> Iterator[Score]:
-            unknown = tuple(mask for mask in ask.masks if (reuse, mask) not in self.known)
+            unknown = tuple(mask for mask in dict.fromkeys(ask.masks) if (reuse, mask) not in self.known)
             fresh = score_many(Ask(unknown, ask.phase))
             for mask in ask.masks:
                 key = reuse, mask
