@@ -248,7 +248,7 @@ def test_missing_reward_weights_are_a_sentence(name, call, monkeypatch):
 
     package = {"imagereward": "ImageReward"}.get(name, name)
     monkeypatch.setitem(sys.modules, package, SimpleNamespace(**{call: fail}))
-    with pytest.raises(BudcacheError, match=rf"cannot be had \(OSError\).*leave {name} out"):
+    with pytest.raises(BudcacheError, match=rf"could not be downloaded \(OSError\).*leave {name} out"):
         metric(name)(picture(0, 16, 16), prompt="a cat")
 
 

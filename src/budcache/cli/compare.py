@@ -24,17 +24,17 @@ from budcache.cli.common import (
     check_writable,
     command,
     err,
-    first_line,
     first_prompts,
     open_pipeline,
     out,
+    pipeline_refusals,
     say,
     settings_for,
     tell,
 )
 from budcache.cli.search import parse_budgets
-from budcache.errors import PipelineError, SearchError
-from budcache.jobs import check_budgets
+from budcache.errors import SearchError
+from budcache.jobs.config import check_budgets
 from budcache.policy import Ladder
 from budcache.samples.prompts import read_prompts
 from budcache.wording import several
@@ -84,7 +84,7 @@ def compare(
     from budcache.report import page
 
     wanted = parse_budgets(budgets)
-    check_budgets(wanted, steps)
+    check_budgets(tuple(wanted), steps)
     embedded = model in models.EMBEDDED
     names = None if methods is None else _names(methods, "--methods")
     ladders = {f"policy:{file.name}": Ladder.load(file) for file in policy or []}
@@ -103,25 +103,22 @@ def compare(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
     begin = time.perf_counter()
-    with Bar(disable=as_json or not err.is_terminal) as bar:
-        try:
-            found = run(
-                pipe,
-                steps=steps,
-                budgets=wanted,
-                prompts=measured_on,
-                calibration=learned_on,
-                folder=folder,
-                methods=names,
-                metrics=_names(metrics, "--metrics"),
-                policies=ladders,
-                seed=seed,
-                batch=batch or (EMBEDDED_BATCH if embedded else 1),
-                watch=bar.advance,
-                **settings,
-            )
-        except (ValueError, TypeError, RuntimeError) as error:  # the pipeline's own refusals
-            raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
+    with Bar(disable=as_json or not err.is_terminal) as bar, pipeline_refusals(pipe):
+        found = run(
+            pipe,
+            steps=steps,
+            budgets=wanted,
+            prompts=measured_on,
+            calibration=learned_on,
+            folder=folder,
+            methods=names,
+            metrics=_names(metrics, "--metrics"),
+            policies=ladders,
+            seed=seed,
+            batch=batch or (EMBEDDED_BATCH if embedded else 1),
+            watch=bar.advance,
+            **settings,
+        )
     found.save(target)
     write_csv(found, folder / "comparison.csv")
     shown = page.write(found, folder, folder / "comparison.html")

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from budcache.cli.bar import Bar
 from budcache.cli.common import check_writable, command, err, open_pipeline, out, say
 from budcache.cli.compare import Bar as Drawing
-from budcache.cli.search import Bar, masks_of
-from budcache.jobs import search_in_full
+from budcache.jobs.search import search
 from budcache.policy import Ladder
 from budcache.strategies import LadderSearch
 
@@ -39,8 +39,8 @@ def demo(
     learned_on = models.prompts(MODEL, "calibration")[:CALIBRATION]
     out.print(f"[bold]1. Search and fit[/bold] on {MODEL}: {', '.join(map(str, BUDGETS))} of {STEPS} calls, one search")
     plan = LadderSearch()
-    with Bar(masks_of(plan, STEPS, BUDGETS, fit=True), not err.is_terminal, len(BUDGETS)) as bar:
-        result = search_in_full(
+    with Bar() as bar:
+        result = search(
             pipe,
             steps=STEPS,
             budgets=BUDGETS,
@@ -48,18 +48,19 @@ def demo(
             strategy=plan,
             batch=8,
             ledger=folder / "search.ledger.jsonl",
-            watch=bar.advance,
+            progress=False,
+            watch=bar,
         )
-    path = result.ladder.save(folder / "tiny-flux.ladder.json")
-    out.print(describe(result.ladder))
+    path = result.save(folder / "tiny-flux.ladder.json")
+    out.print(describe(result))
 
     shown = models.prompts(MODEL, "evaluation")[:prompts]
     out.print(f"\n[bold]2. Compare[/bold] with the other methods on {len(shown)} prompts and seeds not seen before")
-    plain = Ladder.of([rung.model_copy(update={"weights": None, "refined": ()}) for rung in result.ladder])
+    plain = Ladder.of([rung.model_copy(update={"weights": None, "refined": ()}) for rung in result])
     with Drawing(disable=not err.is_terminal) as drawing:
         found = compact(
             pipe,
-            result.ladder,
+            result,
             plain,
             prompts=shown,
             calibration=learned_on[:TUNING],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from pathlib import Path
@@ -22,16 +23,13 @@ from budcache.cli.common import (
     check_writable,
     command,
     err,
-    first_line,
     open_pipeline,
+    pipeline_refusals,
     say,
     settings_for,
-    tell,
 )
 from budcache.errors import PipelineError
 from budcache.policy import Policy
-
-FAR = 0.5  # of the guidance; on tiny-flux a fit at 3.5 still gains at 5 and no longer does at 7
 
 
 @command
@@ -40,7 +38,9 @@ def generate(
     prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
     policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
-    out_path: Annotated[Path, typer.Option("--out", "-o", help="A file, or a folder for several.")] = Path("out.png"),
+    out_path: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file, or a folder for several; default: out.png or out.mp4.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the full run; default: the model's.")] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Seed of the first sample; the next ones count up.")
@@ -78,11 +78,11 @@ def generate(
         image=media.read(image) if image is not None else None,
         strength=strength,
     )
-    _warn_of_guidance(pipe, chosen, guidance)
     jobs = [(text, seed + i) for text in prompt for i in range(count)]
-    paths = _paths(out_path, len(jobs))
+    video = _makes_video(pipe)
+    paths = _paths(out_path or Path("out").with_suffix(media.ending(video)), len(jobs))
     for path in paths:  # before the work, not after it
-        media.check_format(path)
+        media.check_format(path, video)
         check_writable(path)
     written: list[dict[str, Any]] = []
     for (text, number), path in zip(jobs, paths, strict=True):
@@ -111,17 +111,9 @@ def _choose(path: Path | None, budget: int | None) -> Policy | None:
     return choose(path, budget)
 
 
-def _warn_of_guidance(pipe: Any, policy: Policy | None, given: float | None) -> None:
-    """Blend weights suit the guidance that they were fitted at; what is far from it is better fitted there."""
-    from budcache.pipeline.origin import usual_guidance
-
-    fitted = policy.origin.guidance if policy is not None and policy.weights and policy.origin is not None else None
-    here = usual_guidance(pipe) if given is None else given
-    if fitted is not None and here is not None and abs(here - fitted) > FAR * max(fitted, 1.0):
-        tell(
-            f"the policy was fitted at guidance {fitted:g}, this is {here:g}: pictures may suffer. "
-            f"Fit it again with budcache fit --guidance {here:g}."
-        )
+def _makes_video(pipe: Any) -> bool:
+    """Known before it has run: pipelines that make videos let one choose the number of frames."""
+    return not {"num_frames", "video_length"}.isdisjoint(inspect.signature(type(pipe).__call__).parameters)
 
 
 def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:
@@ -131,14 +123,12 @@ def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> 
     from budcache.pipeline import applied
 
     call |= {"generator": torch.Generator("cpu").manual_seed(seed)}
-    try:
+    with pipeline_refusals(pipe):
         if policy is None:
             return pipe(**call), int(getattr(pipe, "num_timesteps", 0))
         with applied(pipe, policy) as handle:
             output = pipe(**call)
         return output, handle.stats().last_run_calls
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
 
 
 def _paths(target: Path, count: int) -> list[Path]:

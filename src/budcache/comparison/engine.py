@@ -14,13 +14,13 @@ import numpy as np
 from budcache.comparison.folder import Folder, FolderError, rounded
 from budcache.comparison.methods import METHODS, UNTAUGHT, Ready, Workshop, plain, title, usual
 from budcache.comparison.result import FULL, Comparison, Entry, LeftOut, Measure, Tried
-from budcache.errors import BudcacheError, BudcacheWarning, SearchError
-from budcache.jobs import check_budgets
-from budcache.jobs.job import digest, settings_of, take_samples
+from budcache.errors import BudcacheError, BudcacheWarning, FileError, SearchError
+from budcache.jobs.config import check_budgets
 from budcache.mask import Mask
 from budcache.metrics import Metric, metric
 from budcache.metrics.base import Frame
 from budcache.policy import Ladder
+from budcache.samples.samples import digest, settings_of, take_samples
 from budcache.strategies import read_history
 from budcache.wording import quote
 
@@ -76,7 +76,7 @@ def compare(
         **call: keyword arguments of the pipeline that all samples share: sizes, guidance.
     """
     wanted, given = sorted(set(budgets)), dict(policies or {})
-    check_budgets(wanted, steps)
+    check_budgets(tuple(wanted), steps)
     names = list(dict.fromkeys([*(usual() if methods is None else methods), *given]))
     for name in names:
         if name not in METHODS and name not in given:
@@ -115,7 +115,7 @@ def compare(
             for budget in wanted:
                 try:
                     entries.append(bench.entry(name, budget, shop))
-                except FolderError:
+                except (FileError, FolderError):
                     raise
                 except BudcacheError as error:
                     bench.done += len(prompts)
@@ -283,6 +283,6 @@ def _history(kept: Folder) -> tuple[Tried, ...]:
     if not file.exists():
         return ()
     return tuple(
-        Tried(budget=step.mask.budget, loss=step.loss, calls=step.calls, phase=step.phase)
+        Tried(budget=step.mask.budget, loss=step.loss, calls=step.sample_calls, phase=step.phase)
         for step in read_history(file)
     )

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from budcache.comparison.result import VERSION, Entry
-from budcache.errors import PipelineError, PolicyError, SearchError
+from budcache.errors import FileError, SearchError
 from budcache.metrics.base import Frame
 from budcache.storage import media
 from budcache.storage.journal import Journal
@@ -50,7 +50,7 @@ class Folder:
             try:
                 entry = Entry.model_validate(line["entry"])
                 self._known[entry.method, entry.budget] = str(line["made of"]), entry
-            except (ValueError, TypeError, KeyError, PolicyError):
+            except (ValueError, TypeError, KeyError):
                 raise self._journal.spoilt(line) from None
 
     def __enter__(self) -> Folder:
@@ -78,7 +78,7 @@ class Folder:
             media.save(frames[len(frames) // 2], target)
             if levels.ndim == 4:
                 media.save(frames, target.with_suffix(".gif"))
-        except PipelineError as error:
+        except FileError as error:
             raise FolderError(str(error)) from None
 
     def keep_reference(self, number: int, sample: Frame) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from budcache.comparison.folder import FolderError
 from budcache.errors import BudcacheError
-from budcache.jobs import search_in_full
+from budcache.jobs.search import search
 from budcache.mask import Mask
 from budcache.policy import Ladder, Policy
 
@@ -123,7 +123,7 @@ class Workshop:
                 if set(self.budgets) <= set(kept.budgets):
                     return kept
             self.say(f"{title(method)}: searching")
-            found = search_in_full(
+            found = search(
                 self.pipe,
                 steps=self.steps,
                 budgets=self.budgets,
@@ -132,7 +132,8 @@ class Workshop:
                 seed=self.seed,
                 batch=self.batch,
                 ledger=ledger,
-            ).ladder
+                progress=False,
+            )
             found.save(file)
             return found
 
@@ -143,10 +144,10 @@ class Workshop:
         wan = method == "authors" and type(self.pipe).__name__.startswith("Wan")
         ledger = self.folder / f"{method}-{budget}.ledger.jsonl"
         with _files(ledger):
-            return search_in_full(
+            return search(
                 self.pipe,
                 steps=self.steps,
-                budget=budget,
+                budgets=budget,
                 samples=self.calibration[:AUTHORS_PROMPTS],
                 strategy="authors-wan" if wan else _AUTHORS[method],
                 objective="pixel" if wan else "latent",
@@ -155,7 +156,8 @@ class Workshop:
                 seed=self.seed,
                 batch=min(self.batch, AUTHORS_PROMPTS),
                 ledger=ledger,
-            ).ladder[budget]
+                progress=False,
+            )[budget]
 
     def _policy(self, policy: Policy) -> Ready:
         from budcache.pipeline import applied

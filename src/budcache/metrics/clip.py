@@ -34,7 +34,7 @@ class _Clip(Metric):
         except (OSError, ValueError) as error:
             raise absent(
                 self.title,
-                f"the weights of {self.source}, which cannot be had ({type(error).__name__})",
+                f"the weights of {self.source}, which could not be downloaded ({type(error).__name__})",
                 f"Connect once, or run `hf download {self.source}` where there is a network, "
                 f"or leave {self.name} out of --metrics.",
             ) from None

@@ -46,7 +46,7 @@ class Lpips(Metric):
             place = Path(torch.hub.get_dir()) / "checkpoints"
             raise absent(
                 self.title,
-                f"AlexNet's weights, and {WEIGHTS} cannot be had ({getattr(error, 'reason', None) or error})",
+                f"AlexNet's weights, and {WEIGHTS} could not be downloaded ({getattr(error, 'reason', None) or error})",
                 f"Connect once, put the file into {place}, or leave lpips out of --metrics.",
             ) from None
         trunk = alexnet()

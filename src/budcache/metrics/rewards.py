@@ -89,6 +89,6 @@ def _no_package(metric: Metric, extra: str, error: ImportError) -> Exception:
 def _no_weights(metric: Metric, source: str, error: Exception) -> Exception:
     return absent(
         metric.title,
-        f"the weights of {source}, which cannot be had ({type(error).__name__})",
+        f"the weights of {source}, which could not be downloaded ({type(error).__name__})",
         f"Connect once, or leave {metric.name} out of --metrics.",
     )

@@ -14,7 +14,7 @@ from budcache.pipeline.parts import adapters, bare, denoisers
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
 
-__all__ = ["describe", "difference", "usual_guidance"]
+__all__ = ["describe", "difference", "guidance_of", "usual_guidance"]
 
 PROBED_VALUES = 8
 
@@ -54,6 +54,12 @@ def usual_guidance(pipe: Any) -> float | None:
         *(getattr(each, "guidance_scale", None) for each in guiders(pipe).values()),
     ]
     return next((float(scale) for scale in scales if isinstance(scale, int | float)), None)
+
+
+def guidance_of(pipe: Any) -> float | None:
+    """The guidance scale of the run that a pipeline is in, where it keeps it."""
+    found = getattr(pipe, "_guidance_scale", None)
+    return float(found) if isinstance(found, int | float) else None
 
 
 def difference(origin: Origin, pipe: Any) -> str | None:

@@ -73,6 +73,7 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
 
     order = 1
     inner: Any
+    own_to_each_copy: tuple[str, ...] = ()  # attributes that copies do not take over
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -102,7 +103,8 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
         return _both(mine, self.inner.__class__) if "inner" in vars(self) else mine
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return object.__new__, (type(self),), vars(self)
+        state = {name: value for name, value in vars(self).items() if name not in self.own_to_each_copy}
+        return object.__new__, (type(self),), state
 
     def scale_model_input(self, sample: Tensor, timestep: Any = None) -> Tensor:
         """As the inner scheduler's."""
