@@ -97,7 +97,11 @@ def test_equal_plans_are_one_key(one, other):
     plans = [Plan.of(policy, levels(policy), begin, end) for policy, begin, end in (one, one, other)]
     assert plans[0] == plans[1]
     assert hash(plans[0]) == hash(plans[1])
-    same = (plans[0].stretches, plans[0].levels, plans[0].reuse) == (plans[2].stretches, plans[2].levels, other[0].reuse)
+    same = (plans[0].stretches, plans[0].levels, plans[0].reuse) == (
+        plans[2].stretches,
+        plans[2].levels,
+        other[0].reuse,
+    )
     assert (plans[0] == plans[2]) == (same and plans[0].plain == plans[2].plain)
     assert len(set(plans)) == 1 + (plans[0] != plans[2])
 

@@ -50,7 +50,10 @@ def test_the_teacher_is_the_full_run(solver):
 @settings(max_examples=30)
 @given(mask=masks, seed=st.integers(0, 2**32), own=st.booleans(), blend=st.booleans())
 def test_final_latents_are_those_of_a_rollout(kind, solver, mask, seed, own, blend):
-    calibration, run = Calibration([kind(seed, 2, solver, STEPS)], residual=kind is Residual), kind(seed, 2, steps=STEPS)
+    calibration, run = (
+        Calibration([kind(seed, 2, solver, STEPS)], residual=kind is Residual),
+        kind(seed, 2, steps=STEPS),
+    )
     levels = run.sigmas**1.1 if own else run.sigmas
     policy = Policy(
         mask=mask,
