@@ -1,4 +1,4 @@
-"""Reading and writing the JSON files that people pass around: nothing executed, nothing half written."""
+"""Reading and writing the files that people pass around: nothing executed, nothing half written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from budcache.errors import PolicyError
 from budcache.wording import quote
 
-__all__ = ["read_json", "write_json"]
+__all__ = ["read_json", "write_json", "write_text"]
 
 MAX_FILE_BYTES = 8_000_000
 
@@ -68,20 +68,28 @@ def read_json(path: str | os.PathLike[str]) -> object:
 
 def write_json(path: str | os.PathLike[str], data: object) -> Path:
     """Write `data` as JSON for people to read; the file is replaced whole or not at all."""
+    try:
+        text = json.dumps(data, indent=2, allow_nan=False)
+    except ValueError as error:
+        raise PolicyError(f"{path} cannot be written: {error}. Choose another place.") from None
+    # Rows of numbers read better on one line than one number a line.
+    # Line breaks never stand inside a JSON string, so what people wrote is not touched.
+    text = re.sub(r"\[\n\s*([-+\d.eE,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", text)
+    return write_text(path, text + "\n")
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file; it is replaced whole or not at all, and its folder is made if it is missing."""
     target = Path(path)
     temporary: Path | None = None
     try:
-        text = json.dumps(data, indent=2, allow_nan=False)
-        # Rows of numbers read better on one line than one number a line.
-        # Line breaks never stand inside a JSON string, so what people wrote is not touched.
-        text = re.sub(r"\[\n\s*([-+\d.eE,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", text)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists() and not target.is_file():  # a device would be replaced by a file
             raise PolicyError(f"{target} cannot be written: it is a folder or a device. Choose another place.")
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
             temporary = Path(file.name)
-            file.write(text + "\n")
-        temporary.chmod(0o644)  # a temporary file is private; a policy is meant to be shared
+            file.write(text)
+        temporary.chmod(0o644)  # a temporary file is private; what is written here is meant to be shared
         temporary.replace(target)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
