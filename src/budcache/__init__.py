@@ -19,6 +19,7 @@ from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined
 
 if TYPE_CHECKING:
+    from budcache.jobs.compare import compare
     from budcache.models import load
     from budcache.numerics.model import Model, OutputReuse
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
@@ -45,6 +46,7 @@ __all__ = [
     "align",
     "applied",
     "apply",
+    "compare",
     "fit",
     "load",
     "search",
@@ -59,6 +61,7 @@ _LATE = {
     "OutputReuse": "budcache.numerics.model",
     "PipelineModel": "budcache.pipeline",
     "applied": "budcache.pipeline",
+    "compare": "budcache.jobs.compare",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
     # diffusers looks a saved scheduler's base class up in the module that the scheduler's class names: this one.

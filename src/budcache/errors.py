@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BudcacheError", "BudcacheWarning", "PipelineError", "PolicyError", "SearchError"]
+__all__ = ["BudcacheError", "BudcacheWarning", "PipelineError", "PolicyError", "SearchError", "StorageError"]
 
 
 class BudcacheError(Exception):
@@ -19,6 +19,10 @@ class PipelineError(BudcacheError):
 
 class SearchError(BudcacheError):
     """A search that cannot be started, or cannot go on."""
+
+
+class StorageError(SearchError):
+    """A file in which a long job keeps its work cannot be used: damaged, in use, another job's, or the disk is full."""
 
 
 class BudcacheWarning(UserWarning):

@@ -299,7 +299,7 @@ def test_a_finished_alignment_is_not_made_again(kept):
     ids=lambda value: str(value)[:30],
 )
 def test_the_ledger_of_another_alignment_is_refused(kept, change, names):
-    with pytest.raises(SearchError, match=f"belongs to an alignment with {names} = .*Choose another --ledger"):
+    with pytest.raises(SearchError, match=f"belongs to an alignment with {names} = .*Choose another place"):
         align(**{"policy": Policy(mask=MASK), "ledger": kept, **change})
 
 

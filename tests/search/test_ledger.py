@@ -179,7 +179,7 @@ ENTRY = {"mask": "1000000000", "phase": "ladder", "calls": 1, "loss": 0.5, "arri
 def test_what_is_not_a_ledger_is_left_alone(path, text):
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(SearchError, match=r"is not a ledger\. Choose another --ledger, or remove the file\."):
+    with pytest.raises(SearchError, match=r"is not a ledger\. Choose another place, or remove the file\."):
         Ledger(path, SEARCH)
     assert path.read_text() == text
 
@@ -384,7 +384,7 @@ def test_a_ledger_that_another_process_writes_is_refused(path, ending):
         try:
             assert process.stdout.readline() == "held\n"
             content = path.read_bytes()
-            with pytest.raises(SearchError, match=r"in use by another process\. Wait for it, or choose another --led"):
+            with pytest.raises(SearchError, match=r"in use by another process\. Wait for it, or choose another place"):
                 Ledger(path, {"model": "toy"})
             assert path.read_bytes() == content
         finally:

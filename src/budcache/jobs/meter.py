@@ -59,6 +59,10 @@ class Meter:
         self._spent = max(self._spent, sample_calls)
         self.show(best, note)
 
+    def add(self, sample_calls: int) -> None:
+        """So many sample-calls more were spent."""
+        self.spent(self._spent + sample_calls)
+
     def skipped(self, sample_calls: int) -> None:
         """So many sample-calls were not needed, because an earlier run had made them."""
         self._known += sample_calls

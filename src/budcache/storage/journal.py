@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from budcache.errors import SearchError
+from budcache.errors import StorageError
 from budcache.wording import quote
 
 __all__ = ["Journal"]
@@ -25,8 +25,6 @@ class Journal:
         work: what determines the lines: model, prompts, steps, seeds. A journal of other work is refused.
         kind: what sort of journal it is: the name of the first line's own field.
         of: what the work is called, for people to read.
-        option: the command line's name for where the file is to be; `kind` if nothing is said.
-        error: what to raise when the file cannot be used.
 
     Attributes:
         entries: the lines of the runs before this one.
@@ -39,14 +37,11 @@ class Journal:
         *,
         kind: str = "ledger",
         of: str = "search",
-        option: str = "",
-        error: type[SearchError] = SearchError,
     ) -> None:
         self.path, self.kind, self.of = Path(path), kind, of
-        self.option, self.error = option or kind, error
         first = json.dumps({kind: VERSION, of: dict(work)})
         if self.path.exists() and not self.path.is_file():
-            raise error(f"{path} is a folder or a device, not a {kind}. Choose another --{self.option}.")
+            raise StorageError(f"{path} is a folder or a device, not a {kind}. Choose another place.")
         try:
             data = self.path.read_bytes() if self.path.exists() else b""
             # The last line may have been cut off by a kill; a line is whole only with its end.
@@ -54,7 +49,7 @@ class Journal:
             whole = data[:end].decode().splitlines()
         except OSError as trouble:
             reason = trouble.strerror or trouble
-            raise error(f"the {kind} {path} cannot be read: {reason}. Choose another --{self.option}.") from None
+            raise StorageError(f"the {kind} {path} cannot be read: {reason}. Choose another place.") from None
         except UnicodeDecodeError:
             raise self._foreign() from None
         if whole:
@@ -90,16 +85,16 @@ class Journal:
         with contextlib.suppress(OSError):  # a full disk, said already when the line was written
             self._file.close()
 
-    def spoilt(self, entry: object) -> SearchError:
+    def spoilt(self, entry: object) -> StorageError:
         """The error for a line that is whole but makes no sense."""
-        return self.error(
+        return StorageError(
             f"the {self.kind} {self.path} has a line that cannot be used: {quote(entry)}. Remove the line or the file."
         )
 
-    def in_use(self) -> SearchError:
+    def in_use(self) -> StorageError:
         """The error for a file that another process writes to."""
-        return self.error(
-            f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another --{self.option}."
+        return StorageError(
+            f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another place."
         )
 
     def _parsed(self, line: str) -> dict[str, Any]:
@@ -119,22 +114,22 @@ class Journal:
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self._foreign() from None
         if version != VERSION:
-            raise self.error(
+            raise StorageError(
                 f"{self.path} is a {self.kind} of version {quote(version)}, this is {VERSION}. Remove the file."
             )
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
                 other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
-                raise self.error(
+                raise StorageError(
                     f"the {self.kind} {self.path} belongs to {other} with {name} = {quote(theirs.get(name))}, this one "
-                    f"has {quote(ours.get(name))}. Choose another --{self.option}, or remove the file to start afresh."
+                    f"has {quote(ours.get(name))}. Choose another place, or remove the file to start afresh."
                 )
 
-    def _foreign(self) -> SearchError:
-        return self.error(f"{self.path} is not a {self.kind}. Choose another --{self.option}, or remove the file.")
+    def _foreign(self) -> StorageError:
+        return StorageError(f"{self.path} is not a {self.kind}. Choose another place, or remove the file.")
 
-    def _full(self, error: OSError) -> SearchError:
-        return self.error(
+    def _full(self, error: OSError) -> StorageError:
+        return StorageError(
             f"the {self.kind} {self.path} cannot be written: {error.strerror or error}. What was finished is kept; "
             "make room and run the same command again."
         )

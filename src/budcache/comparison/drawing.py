@@ -1,0 +1,140 @@
+"""The first stage, drawing: every method draws the same samples from the same noise, one at a time, and is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from budcache.baselines.record import fresh
+from budcache.comparison.folder import Folder
+from budcache.comparison.methods import title
+from budcache.comparison.preparing import Preparation, Ready, plain
+from budcache.comparison.result import FULL, Entry
+from budcache.comparison.timing import PARTS, parts
+from budcache.errors import BudcacheError, SearchError, StorageError
+from budcache.events import EntryDone, Phase
+from budcache.jobs.job import seeded
+from budcache.jobs.meter import Meter
+from budcache.mask import Mask
+from budcache.metrics.base import Frame
+
+__all__ = ["Drawing", "draw"]
+
+
+@dataclass
+class Drawing:
+    """Draws samples on a pipeline, and keeps and times them.
+
+    Args:
+        samples: keyword arguments of the pipeline's `__call__`, one set per sample.
+        seed: of the first sample's noise, unless it brings its own; the next ones count up.
+        steps: K of the full run.
+    """
+
+    pipe: Any
+    samples: Sequence[Mapping[str, Any]]
+    seed: int
+    steps: int
+    folder: Folder
+    meter: Meter
+    warm: bool = False
+
+    def phase(self, method: str, budget: int) -> Phase:
+        """What drawing a method at a budget costs: its samples, and the full runs that are timed in between."""
+        count = len(self.samples)
+        timed = 0 if method == FULL else min(PARTS, count) * self.steps
+        return Phase(f"{title(method)}, {budget} calls", count * budget + timed)
+
+    def entry(self, method: str, budget: int, ready: Ready) -> Entry:
+        """Draw all samples under a method, with a full run timed before each of a few parts of them."""
+        self.meter.phase(self.phase(method, budget).name)
+        if not self.warm:  # whatever is set up with the first picture should not count as somebody's time
+            self._draw(0, plain(self.pipe, self.steps))
+            self.warm = True
+        seconds, masks, full = list[float](), list[Mask](), list[tuple[float, int]]()
+        for part in [range(len(self.samples))] if method == FULL else parts(len(self.samples)):
+            if method != FULL:
+                _, taken, mask = self._draw(part[0], plain(self.pipe, self.steps))
+                full.append((taken, mask.budget))
+            with ready.running() as last_mask:
+                for number in part:
+                    sample, taken = self._run(number, ready.steps)
+                    seconds.append(taken)
+                    masks.append(last_mask())
+                    self.folder.keep(method, budget, number, sample)
+                    self.meter.add(masks[-1].budget)
+        full = full or [(taken, mask.budget) for taken, mask in zip(seconds, masks, strict=True)]
+        return Entry(
+            method=method,
+            title=f"full run, {self.steps} steps" if method == FULL else title(method),
+            budget=budget,
+            calls=tuple(mask.budget for mask in masks),
+            seconds=tuple(seconds),
+            full_seconds=tuple(taken for taken, _ in full),
+            full_calls=tuple(calls for _, calls in full),
+            masks=tuple(masks),
+            knob=ready.knob,
+            learned_on=ready.learned_on,
+        )
+
+    def _draw(self, number: int, ready: Ready) -> tuple[Frame, float, Mask]:
+        """One sample by itself, not kept."""
+        with ready.running() as last_mask:
+            sample, seconds = self._run(number, ready.steps)
+            mask = last_mask()
+        self.meter.add(mask.budget)
+        return sample, seconds, mask
+
+    def _run(self, number: int, steps: int) -> tuple[Frame, float]:
+        """One sample as numbers, and the seconds that the pipeline took for it."""
+        call = fresh(seeded(self.samples[number], self.seed + number))
+        begin = time.perf_counter()
+        # As numbers, so that a GPU has finished when it returns.
+        output = self.pipe(**{**call, "num_inference_steps": steps, "output_type": "np"})
+        seconds = time.perf_counter() - begin
+        found = getattr(output, "images", None)
+        found = getattr(output, "frames", None) if found is None else found
+        if found is None:
+            raise SearchError(f"{type(self.pipe).__name__} returned neither images nor frames. It cannot be compared.")
+        if len(found) != 1:
+            raise SearchError(f"sample {number} gave {len(found)} pictures. Give each sample one prompt and one picture.")
+        return np.asarray(found[0], np.float32), seconds
+
+
+def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], budgets: Sequence[int]) -> None:
+    """Draw the full run and every method at every budget, but for what the folder has already.
+
+    A method that cannot be brought to a budget on this pipeline is left out, with the reason. Trouble with the folder
+    is no method's fault and ends the comparison.
+    """
+    folder, meter = drawing.folder, drawing.meter
+    wanted = [(FULL, drawing.steps), *((method, budget) for method in methods for budget in budgets)]
+    known = {key for key in wanted if folder.find(*key, preparation.made_of(key[0])) is not None}
+    planned = list[Phase]()
+    for method, budget in wanted:
+        if (method, budget) not in known and method != FULL and (phase := preparation.phase(method, budget)):
+            planned.append(phase)
+        planned.append(drawing.phase(method, budget))
+    meter.plan([*planned, Phase("measuring", 0)])
+    for method, budget in wanted:
+        phase = drawing.phase(method, budget)
+        if (method, budget) in known:
+            meter.phase(phase.name)
+            meter.skipped(phase.sample_calls)
+        else:
+            try:
+                ready = plain(drawing.pipe, budget) if method == FULL else preparation.ready(method, budget)
+                folder.remove(method, budget)
+                folder.add(drawing.entry(method, budget, ready), preparation.made_of(method))
+            except StorageError:
+                raise
+            except BudcacheError as error:
+                if method == FULL:
+                    raise
+                folder.leave_out(method, title(method), budget, str(error))
+                continue
+        meter.tell(EntryDone(method, title(method), budget, kept=(method, budget) in known))
