@@ -12,9 +12,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError, SearchError
-from budcache.jobs import align as align
-from budcache.jobs import fit as fit
-from budcache.jobs import search as search
+from budcache.jobs.align import align
+from budcache.jobs.estimate import estimate
+from budcache.jobs.fit import fit
+from budcache.jobs.search import search
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined
 
@@ -47,12 +48,12 @@ __all__ = [
     "applied",
     "apply",
     "compare",
+    "estimate",
     "fit",
     "load",
     "search",
 ]
 
-# `search` is also the name of a package. Imported before, it cannot take the function's place here any more.
 # Values load at once; torch and diffusers only when something that needs them is first used.
 _LATE = {
     "BudcacheScheduler": "budcache.pipeline",

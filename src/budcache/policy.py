@@ -6,22 +6,32 @@ A file is data, never code: reading one is validation, and every refusal is one 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, SerializerFunctionWrapHandler, Strict, field_validator, model_serializer
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    Strict,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from budcache.errors import PolicyError
+from budcache.events import Scored
 from budcache.mask import MAX_STEPS
 from budcache.storage.files import read_json, write_json
 from budcache.storage.schema import Count, MaskField, Number, Row, Seed, Settings, Text, Value
-from budcache.wording import quote
+from budcache.wording import quote, several
 
-__all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "load", "parse"]
+__all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "Searched", "load", "parse"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_BLEND = 16  # outputs that one blend may look back on; three are enough in practice
 
 Reuse: TypeAlias = Literal["output", "residual"]
@@ -53,17 +63,43 @@ class Origin(Value):
     def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in handler(self).items() if value not in (None, [], (), {})}
 
+    def difference(self, other: Origin) -> str | None:
+        """In what two origins differ that a policy's quality depends on, as a clause; None if in nothing."""
+        for name in _SETTINGS:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                return f"{name} is {quote(ours)} in one and {quote(theirs)} in the other"
+        return None
+
+
+# What has to be the same for two policies to be rungs of one ladder.
+_SETTINGS = (
+    *("model", "pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings"),
+    *("height", "width", "frames", "guidance", "teacher_steps"),
+)
+
 
 class Quality(Value):
     """How near the policy comes to the full run: on its own prompts and on held-out ones."""
 
     calibration_loss: Number | None = None
     loss: Number | None = None  # held-out
-    psnr: Number | None = None
+    psnr: Number | None = None  # mean over held-out samples
+    psnr_error: Number | None = None  # the standard error of that mean
     psnr_p5: Number | None = None  # 5th percentile over samples
     psnr_worst: Number | None = None
-    ssim: Number | None = None
     samples: Count | None = None
+    # Whether the policy was chosen by these very samples; what is measured on them is then optimistic.
+    used_to_choose: Annotated[bool, Strict()] | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The PSNR as people read it: mean, standard error and number of samples; None without one."""
+        if self.psnr is None:
+            return None
+        error = "" if self.psnr_error is None else f" ± {self.psnr_error:.1f}"
+        on = "" if self.samples is None else f" ({several(self.samples, 'sample')})"
+        return f"{self.psnr:.1f}{error} dB{on}"
 
 
 class Refined(Value):
@@ -104,6 +140,17 @@ class Policy(Value):
         if not self.refined:
             data.pop("refined", None)
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_version_1(cls, data: Any) -> Any:
+        """Version 1 had a field that nothing ever filled, and no uncertainty."""
+        if not isinstance(data, dict) or data.get("version") != 1:
+            return data
+        quality = data.get("quality")
+        if isinstance(quality, dict):
+            quality = {name: value for name, value in quality.items() if name != "ssim"}
+        return data | {"version": FORMAT_VERSION} | ({"quality": quality} if quality is not None else {})
 
     @field_validator("version")
     @classmethod
@@ -161,8 +208,16 @@ class Policy(Value):
 
     def __str__(self) -> str:
         own = "" if self.sigmas is None else ", own sigmas"
-        psnr = "" if self.quality is None or self.quality.psnr is None else f", {self.quality.psnr:.1f} dB"
-        return f"{self.budget} of {self.steps} calls  {self.mask}  {self.reuse_text}{own}{psnr}"
+        psnr = self.quality.text if self.quality is not None else None
+        return f"{self.budget} of {self.steps} calls  {self.mask}  {self.reuse_text}{own}{f', {psnr}' if psnr else ''}"
+
+    def __repr__(self) -> str:
+        return f"<Policy {self}>"
+
+    def _repr_html_(self) -> str:
+        from budcache.report.notebook import table
+
+        return table([self])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the policy as JSON; the file is replaced whole or not at all."""
@@ -179,14 +234,37 @@ class Policy(Value):
         return found
 
 
+@dataclass(frozen=True)
+class Searched:
+    """How a ladder came about."""
+
+    history: tuple[Scored, ...]  # every mask that was scored, in order
+    calls: int  # sample-calls: model calls times samples; teachers, selection and measuring included
+    earlier: int  # those of them that runs before this one had spent, by the ledger
+    seconds: float
+    stopped: str | None  # the limit that ended it early, if one did
+
+
 class Ladder(Value):
     """The policies of several budgets of one model: `ladder[8]` is the rung of eight calls."""
 
     kind: Literal["ladder"] = "ladder"
     version: Annotated[int, Strict()] = FORMAT_VERSION
     rungs: Annotated[tuple[Policy, ...], Field(min_length=1, max_length=MAX_STEPS, fail_fast=True)]
+    _searched: Searched | None = PrivateAttr(default=None)
 
+    _from_version_1 = model_validator(mode="before")(Policy._from_version_1.__func__)
     _known_version = field_validator("version")(Policy._known_version.__func__)  # type: ignore[attr-defined]
+
+    @property
+    def searched(self) -> Searched | None:
+        """How the ladder came about, where it comes straight from a search; a file does not tell."""
+        return self._searched
+
+    def told(self, searched: Searched) -> Ladder:
+        """The same ladder, which knows how it came about."""
+        self._searched = searched
+        return self
 
     def _check(self) -> None:
         first = self.rungs[0]
@@ -200,7 +278,7 @@ class Ladder(Value):
                 raise ValueError(f"all rungs must have the same steps, but there are {first.steps} and {rung.steps}")
 
     @classmethod
-    def of(cls, policies: Iterator[Policy] | list[Policy] | tuple[Policy, ...]) -> Ladder:
+    def of(cls, policies: Iterable[Policy]) -> Ladder:
         """A ladder of the given policies, in any order."""
         return cls(rungs=tuple(sorted(policies, key=lambda policy: policy.budget)))
 
@@ -220,8 +298,32 @@ class Ladder(Value):
         """K, steps of the full run."""
         return self.rungs[0].steps
 
+    def merged(self, other: Ladder) -> Ladder:
+        """This ladder with another's rungs, which replace those of the same budget.
+
+        Rungs of another model or other settings are refused: one ladder is for one pipeline.
+        """
+        if other.steps != self.steps:
+            raise PolicyError(f"ladders of {self.steps} and of {other.steps} steps cannot become one. Keep them apart.")
+        for mine in self.rungs:
+            for theirs in other.rungs:
+                differs = mine.origin and theirs.origin and mine.origin.difference(theirs.origin)
+                if differs or mine.reuse != theirs.reuse:
+                    clause = differs or f"reuse is {quote(mine.reuse)} in one and {quote(theirs.reuse)} in the other"
+                    raise PolicyError(f"these ladders cannot become one: {clause}. Keep them in two files.")
+        return Ladder.of(({rung.budget: rung for rung in (*self.rungs, *other.rungs)}).values())
+
     def __str__(self) -> str:
         return "\n".join(map(str, self.rungs))
+
+    def __repr__(self) -> str:
+        model = self.rungs[0].origin.model if self.rungs[0].origin else None
+        return f"<Ladder of {self.budgets_text} of {self.steps} calls{f' for {model}' if model else ''}>"
+
+    def _repr_html_(self) -> str:
+        from budcache.report.notebook import table
+
+        return table(self.rungs)
 
     def __getitem__(self, budget: int) -> Policy:
         for rung in self.rungs:

@@ -24,14 +24,14 @@ from typing import Any, ClassVar
 
 from budcache.calibration.score import Score
 from budcache.mask import Mask
-from budcache.strategies import Ask, Found, Limits, Strategy, drive
+from budcache.strategies import Ask, Found, Limits, ScoreMany, Strategy, drive
 
 __all__ = ["StrategyContract", "toy_score"]
 
 Point = tuple[float, float]
 
 
-def toy_score(steps: int, *, wiggles: float = 9.0) -> Callable[[Ask], Score]:
+def toy_score(steps: int, *, wiggles: float = 9.0) -> Callable[[Mask], Score]:
     """A scoring function to search on: two numbers flow from noise to data by Euler steps with output reuse.
 
     The loss is the squared error against the run that computes every step, and the arrivals are honest. The more
@@ -57,15 +57,18 @@ def toy_score(steps: int, *, wiggles: float = 9.0) -> Callable[[Ask], Score]:
 
     teacher = run(Mask.full(steps))
 
-    def score(ask: Ask) -> Score:
+    def score(mask: Mask) -> Score:
         errors = [
-            ((x[0] - right[0]) ** 2 + (x[1] - right[1]) ** 2) / 2
-            for x, right in zip(run(ask.mask), teacher, strict=True)
+            ((x[0] - right[0]) ** 2 + (x[1] - right[1]) ** 2) / 2 for x, right in zip(run(mask), teacher, strict=True)
         ]
-        reached = ask.mask.computed[-1] + 1
-        return Score(errors[-1], (*[None] * reached, *errors[reached:]))
+        reached = mask.computed[-1] + 1
+        return Score((errors[-1],), (*[None] * reached, *((error,) for error in errors[reached:])))
 
     return score
+
+
+def _many(score: Callable[[Mask], Score]) -> ScoreMany:
+    return lambda ask: map(score, ask.masks)
 
 
 class StrategyContract:
@@ -77,6 +80,7 @@ class StrategyContract:
     strategy: Any
     steps: ClassVar[int] = 8
     budgets: ClassVar[tuple[int, ...]] = (2, 3, 5)
+    expects_nothing: ClassVar[bool] = False  # True for a strategy that cannot say how many masks it will score
 
     def _strategy(self) -> Strategy:
         given = self.strategy
@@ -86,7 +90,7 @@ class StrategyContract:
     def _drive(self, *, steps: int | None = None, budgets: Iterable[int] = (), seed: int = 3, **more: Any) -> Found:
         steps = steps or self.steps
         return drive(
-            self._strategy(), toy_score(steps), steps=steps, budgets=budgets or self.budgets, seed=seed, **more
+            self._strategy(), _many(toy_score(steps)), steps=steps, budgets=budgets or self.budgets, seed=seed, **more
         )
 
     def test_asks_only_for_masks_of_the_space(self) -> None:
@@ -168,7 +172,7 @@ class StrategyContract:
         alone = [_answer(strategy.propose(self.steps, self.budgets, Random(seed)), score) for seed in (3, 4)]
         pair = [strategy.propose(self.steps, self.budgets, Random(seed)) for seed in (3, 4)]
         asks: list[list[Ask]] = [[], []]
-        answers: list[Score | None] = [None, None]
+        answers: list[tuple[Score, ...] | None] = [None, None]
         going = [0, 1]
         while going:
             for which in tuple(going):
@@ -178,7 +182,7 @@ class StrategyContract:
                     going.remove(which)
                     continue
                 asks[which].append(ask)
-                answers[which] = score(ask)
+                answers[which] = tuple(map(score, ask.masks))
         assert asks == alone
 
     def test_a_limit_on_evaluations_is_kept(self) -> None:
@@ -199,28 +203,34 @@ class StrategyContract:
         score = toy_score(self.steps)
         for stop in (0, 1, 4):
             proposals = self._strategy().propose(self.steps, self.budgets, Random(0))
-            answer: Score | None = None
+            answer: tuple[Score, ...] | None = None
             for _ in range(stop):
                 try:
-                    answer = score(proposals.send(answer))  # type: ignore[arg-type]
+                    ask = proposals.send(answer)  # type: ignore[arg-type]
+                    answer = tuple(map(score, ask.masks))
                 except StopIteration:
                     break
             proposals.close()  # raises if the strategy goes on all the same
             assert next(proposals, None) is None
 
     def test_scores_about_as_many_masks_as_expected(self) -> None:
-        expected = self._strategy().expected(self.steps, self.budgets)
-        assert expected is None or len(self._drive().scores) <= 2 * expected
+        expected, scored = self._strategy().expected(self.steps, self.budgets), len(self._drive().scores)
+        if self.expects_nothing:
+            assert expected is None, "it does say how many, so expects_nothing is wrong"
+            return
+        assert expected is not None, "it does not say how many; if it cannot, set expects_nothing = True"
+        assert scored <= 2 * expected, f"{scored} masks were scored, far more than the {expected} expected"
+        assert expected <= 10 * scored, f"only {scored} of the {expected} expected masks were scored"
 
 
-def _answer(proposals: Any, score: Callable[[Ask], Score]) -> list[Ask]:
+def _answer(proposals: Any, score: Callable[[Mask], Score]) -> list[Ask]:
     """All that a strategy asks when it is answered."""
     asks = []
     try:
         ask = next(proposals)
         while True:
             asks.append(ask)
-            ask = proposals.send(score(ask))
+            ask = proposals.send(tuple(map(score, ask.masks)))
     except StopIteration:
         return asks
 
@@ -230,8 +240,8 @@ _ELSEWHERE = """
 import pickle, sys
 sys.path[:], strategy, steps, budgets = pickle.load(sys.stdin.buffer)
 from budcache.strategies import drive
-from budcache.testing import toy_score
-found = drive(pickle.loads(strategy), toy_score(steps), steps=steps, budgets=budgets, seed=3)
+from budcache.testing import _many, toy_score
+found = drive(pickle.loads(strategy), _many(toy_score(steps)), steps=steps, budgets=budgets, seed=3)
 answer = [[str(step.mask), step.loss, step.phase, step.new] for step in found.history]
 sys.stdout.buffer.write(pickle.dumps(answer))
 """

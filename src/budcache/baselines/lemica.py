@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from budcache.baselines.base import Branch, Knob, Native, StaticBranch, pick
 from budcache.errors import PipelineError, SearchError
 from budcache.mask import Mask
-from budcache.numerics.rollout import State, advance
+from budcache.numerics.rollout import State, coast, compute
 from budcache.pipeline.driven import PipelineModel
 
 if TYPE_CHECKING:
@@ -161,21 +162,38 @@ def segment_errors(record: Record, samples: int, longest: int) -> tuple[tuple[fl
             name: value for name, value in fresh(sample).items() if name not in ("num_inference_steps", "output_type")
         }
         with PipelineModel(record.pipe, steps=steps, reuse="residual", **call) as model:
-            solver = model.solver()
+            follow = _Follow(model)
             state = State(model.noise, step=model.begin)
             full = []
             while state.step < steps:
-                state = advance(model, state, model.sigmas, True, solver)
+                state = follow.computed(state)
                 full.append(state)
             for start in full[:-1]:
                 i, reused = start.step - 1, start
                 for j in range(i + 2, min(i + longest, steps - 1) + 1):
                     if full[j - 1 - model.begin].memo.keys() != start.memo.keys():
                         break  # Wan 2.2's other expert, which has nothing to reuse yet
-                    reused = advance(model, reused, model.sigmas, False, solver)
+                    reused = follow.reused(reused)
                     end = reused
                     while end.step < steps:
-                        end = advance(model, end, model.sigmas, True, solver)
+                        end = follow.computed(end)
                     harm = float((end.x.float() - state.x.float()).abs().mean())
                     total[i, j] = harm / len(chosen) + (0.0 if np.isinf(total[i, j]) else total[i, j])
     return tuple(tuple(map(float, row)) for row in total)
+
+
+class _Follow:
+    """One step of a run at a time, computed or with the residual of the last computed step."""
+
+    def __init__(self, model: PipelineModel) -> None:
+        self.model, self.solver = model, model.solver()
+
+    def computed(self, state: State) -> State:
+        state = compute(self.model, state, self.model.sigmas)
+        return self._on(state, state.outputs[0])
+
+    def reused(self, state: State) -> State:
+        return self._on(state, self.model.reuse(state.x, self.model.sigmas[state.step], state.memo))
+
+    def _on(self, state: State, v: Tensor) -> State:
+        return coast(state, v, state.step + 1, self.model.sigmas, self.solver)[-1]

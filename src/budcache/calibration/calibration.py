@@ -1,75 +1,33 @@
-"""Calibration: samples with their noise and teacher frozen together, and the score of any mask on them."""
+"""Calibration: samples with their noise and teacher frozen together, and the loss of any final latents on them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from budcache.calibration.score import Score
+from budcache.calibration.objectives import Objective, Run, latent_mse
 from budcache.errors import SearchError
 from budcache.mask import Mask
-from budcache.numerics.memory import Tree, park, unpark
-from budcache.numerics.model import Model
-from budcache.numerics.rollout import State, Weights, advance, rollout
+from budcache.numerics.rollout import State, coast, compute, rollout
 from budcache.numerics.solvers import Solver
+from budcache.plan import Plan
+from budcache.policy import Policy
 
-__all__ = ["Calibration", "Objective", "Run", "arrival", "geometric_mean", "latent_mse"]
-
-
-# How arrivals weigh their samples: 1 would be the mean, infinity the worst one alone. A sample that has strayed far on
-# its way ends as another picture, and calling the model later does not bring it back; so the worst ones count most.
-WORST = 4
-TINY = 1e-20  # a loss below this is none
-
-
-def arrival(errors: Tensor) -> float:
-    """One number for the samples' mean squared errors on arriving at a step: their power mean, near to the worst."""
-    scale = errors.max().clamp(min=1e-300)
-    return float(scale * (errors / scale).pow(WORST).mean().pow(1 / WORST))
-
-
-def geometric_mean(losses: Tensor) -> float:
-    """Not a number if one of them is none."""
-    return float(losses.double().clamp(min=TINY).log().mean().exp())
-
-
-def _errors(student: Tensor, teacher: Tensor) -> Tensor:
-    """Each sample's mean squared error, shape [N]."""
-    return (student.cpu().double() - teacher.cpu().double()).flatten(1).square().mean(1)
-
-
-class Run(Model, Protocol):
-    """A model together with the run that is to be imitated: a `PipelineModel`, or anything like it."""
-
-    noise: Tensor  # where the run begins, shape [N, ...]
-    sigmas: Tensor  # its noise levels, shape [K + 1]
-    calls: int  # how often the model was evaluated, for all N samples at once
-
-    def solver(self, sigmas: Tensor | None = None) -> Solver:
-        """The solver of the run, as a pure function."""
-
-
-Objective = Callable[[Tensor, Tensor, Run], "float | Tensor"]  # one loss for the run, or one for each of its samples
-
-
-def latent_mse(student: Tensor, teacher: Tensor, run: Run) -> Tensor:
-    """Mean squared error of the final latents, the paper's objective, sample by sample."""
-    return _errors(student, teacher)
+__all__ = ["Calibration"]
 
 
 class Calibration:
-    """Runs to imitate, and how well a mask imitates them.
+    """Runs to imitate, and how near final latents come to their teachers.
 
     Args:
         runs: one per sample, or per batch of samples; each is run in full once, for its teacher.
         objective: the loss of one run's final latents against the teacher's.
-        state_memory: bytes that may be spent on remembered states; 0 remembers none. The losses are the same.
         teacher_sigmas: levels of another teacher, finer than the full run (F7); None is the full run itself.
         spent: sample-calls that were needed before, to be counted with the others.
+        residual: whether reused steps repeat the trunk's residual instead of the output.
         taught: called after each full run with the sample-calls that these have taken so far.
 
     Attributes:
@@ -81,9 +39,9 @@ class Calibration:
         runs: Sequence[Run],
         *,
         objective: Objective = latent_mse,
-        state_memory: int = 2_000_000_000,
         teacher_sigmas: Tensor | None = None,
         spent: int = 0,
+        residual: bool = False,
         taught: Callable[[int], None] | None = None,
     ) -> None:
         if not runs:
@@ -94,10 +52,9 @@ class Calibration:
                 f"the latents are empty (shape {shape}): "
                 "the pictures are too small for this model. Choose a larger height and width."
             )
-        self.runs, self.objective, self._spent = list(runs), objective, spent
+        self.runs, self.objective, self.residual, self._spent = list(runs), objective, residual, spent
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]
-        self._tree: Tree[State] = Tree(state_memory)
         self._teachers: list[list[Tensor]] = []
         for run in self.runs:
             self._teachers.append(self._teach(run, teacher_sigmas))
@@ -124,70 +81,44 @@ class Calibration:
         return self._teachers[run]
 
     def solver(self, run: int) -> Solver:
-        """The run's solver."""
+        """The run's solver, on its own noise levels."""
         return self._solvers[run]
 
-    def finals(self, mask: Mask, weights: Weights | None = None, sigmas: Sequence[float] | None = None) -> list[Tensor]:
-        """The final latents of every run under a mask with blend weights and noise levels, as it will be served.
-
-        They are kept on the CPU, so that the device holds one run at a time however many there are.
-        """
-        if weights is None and sigmas is None:
-            return [self._roll(number, mask)[-1].cpu() for number in range(len(self.runs))]
+    def finals(self, policy: Policy) -> list[Tensor]:
+        """The final latents of every run under a policy, as it will be served; kept on the CPU."""
+        self.check(policy.mask)
         finals = []
-        for run in self.runs:
-            levels = None if sigmas is None else torch.tensor(sigmas, dtype=run.sigmas.dtype)
-            own = run.sigmas if levels is None else levels
-            finals.append(rollout(run, run.noise, own, mask, run.solver(levels), weights).cpu())
+        for number, run in enumerate(self.runs):
+            own = policy.sigmas is not None
+            levels = torch.tensor(policy.sigmas, dtype=run.sigmas.dtype) if own else run.sigmas
+            solver = run.solver(levels) if own else self.solver(number)
+            finals.append(rollout(run, run.noise, Plan.of(policy, levels), solver).cpu())
         return finals
 
-    def loss(self, finals: Sequence[Tensor]) -> float:
-        """The mean loss of final latents, one for each run, however they came about."""
-        return float(self.losses(finals).mean())
-
-    def typical_loss(self, finals: Sequence[Tensor]) -> float:
-        """The geometric mean of the samples' losses, in which each counts relative to its own; it goes with PSNR."""
-        return geometric_mean(self.losses(finals))
-
-    def losses(self, finals: Sequence[Tensor]) -> Tensor:
-        """The loss of each sample, shape [samples]; that of its whole run where the objective tells no more."""
-        parts = []
+    def losses(self, finals: Sequence[Tensor]) -> tuple[float, ...]:
+        """The loss of each sample; that of its whole run where the objective tells no more."""
+        parts: list[float] = []
         for number, (run, x) in enumerate(zip(self.runs, finals, strict=True)):
             here = x.to(run.noise.device)
-            found = torch.as_tensor(self.objective(here, self.teacher(number), run), dtype=torch.float64).cpu()
-            parts.append(found.reshape(-1).expand(len(run.noise)))
-        return torch.cat(parts)
+            found = torch.as_tensor(self.objective(here, self.teacher(number), run), dtype=torch.float64)
+            parts += found.cpu().reshape(-1).expand(len(run.noise)).tolist()
+        return tuple(parts)
 
-    def forget(self) -> None:
-        """Let go of the remembered states."""
-        self._tree = Tree(self._tree.bound)
-
-    def checked_loss(self, mask: Mask, finals: Sequence[Tensor]) -> float:
-        """The loss of a mask's final latents; it must be a number."""
-        loss = self.loss(finals)
-        if not math.isfinite(loss):
-            raise SearchError(
-                f"the loss of mask {mask} is {loss}. Check that the model's output is finite in its number format "
-                "(float16 overflows where bfloat16 does not)."
-            )
-        return loss
+    def checked_losses(self, mask: Mask, finals: Sequence[Tensor]) -> tuple[float, ...]:
+        """The losses of a mask's final latents; they must be numbers."""
+        losses = self.losses(finals)
+        for loss in losses:
+            if not math.isfinite(loss):
+                raise SearchError(
+                    f"the loss of mask {mask} is {loss}. Check that the model's output is finite in its number format "
+                    "(float16 overflows where bfloat16 does not)."
+                )
+        return losses
 
     def check(self, mask: Mask) -> None:
         """Refuse a mask of another length."""
         if len(mask) != self.steps:
             raise SearchError(f"the mask has {len(mask)} steps, but the runs have {self.steps}.")
-
-    def score(self, mask: Mask) -> Score:
-        """Roll a mask on all samples and compare with the teacher."""
-        self.check(mask)
-        last = mask.computed[-1]
-        rolled = [[x.cpu() for x in self._roll(number, mask)] for number in range(len(self.runs))]
-        errors = [
-            torch.cat([_errors(states[j], self._teachers[i][last + 1 + j]) for i, states in enumerate(rolled)])
-            for j in range(self.steps - last)
-        ]
-        loss = self.checked_loss(mask, [states[-1] for states in rolled])
-        return Score(loss, (*[None] * (last + 1), *map(arrival, errors)))
 
     def _teach(self, run: Run, finer: Tensor | None) -> list[Tensor]:
         """The teacher's states at every step of the run, and at the end."""
@@ -200,32 +131,15 @@ class Calibration:
             )
         solver = run.solver(finer)
         state, states = State(run.noise), [run.noise.cpu()]
-        for _ in range(len(levels) - 1):
-            state = advance(run, state, levels, True, solver)
+        for k in range(len(levels) - 1):
+            state = compute(run, state, levels)
+            state = coast(state, state.outputs[0], k + 1, levels, solver)[-1]
             states.append(state.x.cpu())
         if not torch.isfinite(states[-1]).all():
             raise SearchError(
                 "the full run itself ends in numbers that are not finite. Check the model and its number format."
             )
         return states if finer is None else [_between(states, levels, sigma) for sigma in run.sigmas]
-
-    def _roll(self, number: int, mask: Mask) -> list[Tensor]:
-        """The states after the last computed step and after each reused one behind it, down to the end."""
-        run, solver, computed = self.runs[number], self._solvers[number], mask.computed
-        known = len(computed)
-        while known and (found := self._tree.get((number, computed[:known]))) is None:
-            known -= 1
-        state = unpark(found) if known and found else State(run.noise)
-        for place in range(known, len(computed)):
-            while state.step < computed[place]:
-                state = advance(run, state, run.sigmas, False, solver)
-            state = advance(run, state, run.sigmas, True, solver)
-            self._tree.put((number, computed[: place + 1]), park(state))
-        states = [state.x]
-        while state.step < self.steps:
-            state = advance(run, state, run.sigmas, False, solver)
-            states.append(state.x)
-        return states
 
 
 def _between(states: Sequence[Tensor], levels: Tensor, sigma: Tensor) -> Tensor:

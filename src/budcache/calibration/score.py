@@ -1,19 +1,36 @@
-"""The score of a mask."""
+"""The score of a mask: what every sample says of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from budcache.calibration.aggregate import mean, near_worst
 
 __all__ = ["Score"]
 
 
 @dataclass(frozen=True)
 class Score:
-    """How a mask did: its loss, and how far it was from the teacher on arriving at each later step.
+    """How a mask did, sample by sample.
 
-    `arrivals[j]` is the error at step j after the last computed step, reached by reuse alone (index K stands for
-    the end); None up to it. From there computing step j would cost one call more: this is what the ladder climbs on.
+    Args:
+        losses: the loss of each sample at the end of the run.
+        arrivals: `arrivals[j]` has each sample's error at step j after the last computed step, reached by reuse alone
+            (index K stands for the end); None up to it. Computing step j from there would cost one call more: this is
+            what the ladder climbs on.
     """
 
-    loss: float
-    arrivals: tuple[float | None, ...] = ()
+    losses: tuple[float, ...]
+    arrivals: tuple[tuple[float, ...] | None, ...] = ()
+
+    @property
+    def loss(self) -> float:
+        """The paper's loss: the mean over samples."""
+        return mean(self.losses)
+
+    def arrival(self, step: int) -> float:
+        """One number for the errors on arriving at a step."""
+        errors = self.arrivals[step]
+        if errors is None:
+            raise ValueError(f"step {step} is not behind the last computed one, so nothing arrives there")
+        return near_worst(errors)

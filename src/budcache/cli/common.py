@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
-from budcache.errors import PipelineError, SearchError
+from budcache.errors import BudcacheError, PipelineError, SearchError
 from budcache.samples.prompts import read_prompts
 
 app = typer.Typer(
@@ -102,6 +103,17 @@ def settings_for(pipe: Any, **wanted: Any) -> dict[str, Any]:
         if name not in known:
             raise PipelineError(f"{type(pipe).__name__} takes no {name}. Leave that option out.")
     return given
+
+
+@contextmanager
+def pipeline_refusals(pipe: Any) -> Iterator[None]:
+    """What the pipeline itself refuses, as a sentence; budcache's own sentences stay as they are."""
+    try:
+        yield
+    except BudcacheError:
+        raise
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
 
 
 def check_writable(path: Path) -> None:

@@ -26,12 +26,9 @@ from budcache.cli.common import (
     open_pipeline,
     say,
     settings_for,
-    tell,
 )
 from budcache.errors import PipelineError
 from budcache.policy import Policy
-
-FAR = 0.5  # of the guidance; on tiny-flux a fit at 3.5 still gains at 5 and no longer does at 7
 
 
 @command
@@ -78,7 +75,6 @@ def generate(
         image=media.read(image) if image is not None else None,
         strength=strength,
     )
-    _warn_of_guidance(pipe, chosen, guidance)
     jobs = [(text, seed + i) for text in prompt for i in range(count)]
     paths = _paths(out_path, len(jobs))
     for path in paths:  # before the work, not after it
@@ -109,19 +105,6 @@ def _choose(path: Path | None, budget: int | None) -> Policy | None:
     from budcache.pipeline.serving import choose
 
     return choose(path, budget)
-
-
-def _warn_of_guidance(pipe: Any, policy: Policy | None, given: float | None) -> None:
-    """Blend weights suit the guidance that they were fitted at; what is far from it is better fitted there."""
-    from budcache.pipeline.origin import usual_guidance
-
-    fitted = policy.origin.guidance if policy is not None and policy.weights and policy.origin is not None else None
-    here = usual_guidance(pipe) if given is None else given
-    if fitted is not None and here is not None and abs(here - fitted) > FAR * max(fitted, 1.0):
-        tell(
-            f"the policy was fitted at guidance {fitted:g}, this is {here:g}: pictures may suffer. "
-            f"Fit it again with budcache fit --guidance {here:g}."
-        )
 
 
 def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     Count,
     Device,
@@ -29,25 +27,22 @@ from budcache.cli.common import (
     check_writable,
     command,
     draw,
-    err,
-    first_line,
     open_pipeline,
     out,
+    pipeline_refusals,
     say,
     settings_for,
 )
 from budcache.cli.search import parse_budgets
-from budcache.errors import PipelineError, PolicyError, SearchError
-from budcache.jobs import align as align_policies
-from budcache.jobs import fit as fit_policies
-from budcache.jobs.align import put_aside
-from budcache.jobs.fit import check_fittable
-from budcache.jobs.job import check_teacher, split
+from budcache.errors import PolicyError, SearchError
+from budcache.events import Event, Planned, Updated
+from budcache.jobs.align import align as align_policies
+from budcache.jobs.config import AlignConfig, FitConfig
+from budcache.jobs.estimate import align_phases, fit_phases, put_aside
+from budcache.jobs.fit import fit as fit_policies
 from budcache.policy import Ladder, Policy, load
+from budcache.samples.samples import split
 from budcache.wording import quote
-
-if TYPE_CHECKING:
-    from budcache.refine import Update
 
 LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder file.")]
 Model = Annotated[str | None, typer.Option(help="An embedded name, a folder or a hub id; default: the file's own.")]
@@ -58,6 +53,7 @@ Budgets = Annotated[str | None, typer.Option("--budgets", "--budget", "-b", help
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first sample.")]
 Selection = Annotated[int | None, typer.Option(min=1, help="Samples kept for choosing.")]
 Teacher = Annotated[int | None, typer.Option(min=1, help="Steps of the teacher; default: those of the file.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and stop.")]
 Plot = Annotated[Path | None, typer.Option(help="Also draw what was learned, as PNG.")]
 PAPER_PROMPTS = 100
 RATES, MEANS = "1e-3 as in the paper; 1e-2 with blend weights", "arithmetic as in the paper; geometric with weights"
@@ -86,46 +82,42 @@ def fit(
     guidance: Guidance = None,
     negative: Negative = None,
     plot: Plot = None,
+    dry_run: DryRun = False,
     device: Device = None,
     dtype: Numbers = None,
     as_json: Json = False,
 ) -> None:
     """Fit the reuse of masks in closed form: blends of past outputs instead of repeats of the last one."""
-    from budcache.refine.fit import check_blend
     from budcache.report import plots
 
-    blends, pulls = _numbers(outputs, "--outputs", int), _numbers(ridges, "--ridges", float)
     work = _Work(ladder, model, out_path, budgets, "fit", as_json)
     texts = calibration_prompts(work.model, prompt or [], prompts, count)
     # What can be refused without the model is refused before it is loaded.
     split(texts, selection)
-    check_teacher(work.ladder.steps, teacher_steps)
-    check_fittable(work.ladder)
-    for number, pull in itertools.product(blends, pulls):
-        check_blend(number, pull)
+    blends, pulls = _numbers(outputs, "--outputs", int), _numbers(ridges, "--ridges", float)
+    config = FitConfig(work.ladder, tuple(blends), tuple(pulls), target, teacher_steps, seed, selection, batch)
+    if dry_run:
+        tell_cost(Planned("fit", fit_phases(config, len(texts))), as_json)
+        return
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)
-    with work.bar(len(work.ladder)) as bar:
-
-        def watch(rung: Policy) -> None:
-            bar.update(bar.task_ids[0], advance=1, note=f"{rung.budget} calls: {rung.refined[-1].gain or 0:+.1f} dB")
-
-        with _refusals(pipe):
-            found = fit_policies(
-                pipe,
-                work.ladder,
-                prompts=texts,
-                seed=seed,
-                selection=selection,
-                batch=batch,
-                outputs=blends,
-                ridges=pulls,
-                target=target,
-                teacher_steps=teacher_steps,
-                watch=watch,
-                **settings,
-            )
+    with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
+        found = fit_policies(
+            pipe,
+            work.ladder,
+            prompts=texts,
+            call=settings,
+            seed=seed,
+            selection=selection,
+            batch=batch,
+            outputs=blends,
+            ridges=pulls,
+            target=target,
+            teacher_steps=teacher_steps,
+            progress=False,
+            watch=bar,
+        )
     work.done(found)
     if plot is not None:
         draw(plot, lambda axes: plots.weights(axes, {f"{rung.budget} calls": rung for rung in found}))
@@ -161,50 +153,50 @@ def align(
     negative: Negative = None,
     ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
     plot: Plot = None,
+    dry_run: DryRun = False,
     device: Device = None,
     dtype: Numbers = None,
     as_json: Json = False,
 ) -> None:
     """Learn noise levels by gradient (Algorithm 3), and blend weights with them; killed, the same command goes on."""
-    from budcache.refine.align import check_pace
     from budcache.report import plots
 
     work = _Work(ladder, model, out_path, budgets, "align", as_json)
     texts = calibration_prompts(work.model, prompt or [], prompts, count, PAPER_PROMPTS)
     split(texts, put_aside(len(texts), selection))
-    check_teacher(work.ladder.steps, teacher_steps)
-    if rate is not None:
-        check_pace(rate, every)
-    kept = ledger or work.out.with_suffix(".ledger.jsonl")
+    config = AlignConfig(work.ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection)
+    if dry_run:
+        tell_cost(Planned("align", align_phases(config, len(texts))), as_json)
+        return
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)
-    losses: dict[str, list[Update]] = {}
-    with work.bar(len(work.ladder) * epochs * (len(texts) - put_aside(len(texts), selection))) as bar:
+    losses: dict[str, list[Updated]] = {}
+    with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
 
-        def watch(rung: Policy, update: Update) -> None:
-            losses.setdefault(f"{rung.budget} calls", []).append(update)
-            note = f"{rung.budget} calls: update {update.number + 1}, loss {update.loss:.3g}"
-            bar.update(bar.task_ids[0], advance=1, note=note)
+        def watch(event: Event) -> None:
+            bar(event)
+            if isinstance(event, Updated):
+                losses.setdefault(f"{event.budget} calls", []).append(event)
 
-        with _refusals(pipe):
-            found = align_policies(
-                pipe,
-                work.ladder,
-                prompts=texts,
-                seed=seed,
-                selection=selection,
-                epochs=epochs,
-                rate=rate,
-                mean=mean,
-                every=every,
-                objective=objective,
-                autocast=autocast,
-                teacher_steps=teacher_steps,
-                ledger=kept,
-                watch=watch,
-                **settings,
-            )
+        found = align_policies(
+            pipe,
+            work.ladder,
+            prompts=texts,
+            call=settings,
+            seed=seed,
+            selection=selection,
+            epochs=epochs,
+            rate=rate,
+            mean=mean,
+            every=every,
+            objective=objective,
+            autocast=autocast,
+            teacher_steps=teacher_steps,
+            ledger=ledger or work.out.with_suffix(".ledger.jsonl"),
+            progress=False,
+            watch=watch,
+        )
     work.done(found)
     if plot is not None:
         from budcache.pipeline import PipelineModel
@@ -233,15 +225,6 @@ class _Work:
         self.as_json, self.begin = as_json, time.perf_counter()
         check_writable(self.out)
 
-    def bar(self, total: int | None) -> Progress:
-        """A live bar."""
-        texts = [TextColumn(text) for text in ("{task.description}", "{task.fields[note]}", "left")]
-        columns = (SpinnerColumn(), texts[0], BarColumn(), texts[1], TimeRemainingColumn(), texts[2])
-        hidden = self.as_json or not err.is_terminal
-        progress = Progress(*columns, console=err, transient=True, disable=hidden)
-        progress.add_task("full runs", total=total, note="")
-        return progress
-
     def done(self, found: Ladder) -> None:
         """Save, and tell."""
         from budcache.report.text import describe
@@ -255,15 +238,6 @@ class _Work:
             return
         out.print(describe(result))
         say(f"\n{self.out}  {seconds:.1f} s")
-
-
-@contextmanager
-def _refusals(pipe: Any) -> Iterator[None]:
-    """The pipeline's own refusals as a sentence."""
-    try:
-        yield
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
 
 
 def _numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:

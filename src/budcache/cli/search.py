@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     Count,
     Device,
@@ -29,28 +27,22 @@ from budcache.cli.common import (
     calibration_prompts,
     check_writable,
     command,
-    err,
-    first_line,
     open_pipeline,
     out,
+    pipeline_refusals,
     say,
     settings_for,
 )
-from budcache.errors import PipelineError, SearchError
-from budcache.jobs import check_budgets, search_in_full
-from budcache.jobs.job import check_teacher, split
-from budcache.jobs.search import CHOOSING, POLISH, ROUNDS, TEACHING
+from budcache.errors import PolicyError, SearchError
+from budcache.events import Planned
+from budcache.jobs.config import POLISH, ROUNDS, SearchConfig
+from budcache.jobs.estimate import search_phases
+from budcache.jobs.search import search as find
 from budcache.mask import MAX_STEPS
-from budcache.policy import Reuse
-from budcache.strategies import (
-    STRATEGIES,
-    Evaluated,
-    LadderSearch,
-    Limits,
-    Strategy,
-    strategy,
-)
-from budcache.wording import quote, several
+from budcache.policy import Ladder, Reuse
+from budcache.samples.samples import split
+from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy, strategy
+from budcache.wording import quote
 
 
 @command
@@ -58,7 +50,9 @@ def search(
     model: ModelArgument,
     budgets: Annotated[str, typer.Option("--budgets", "--budget", "-b", help="Model calls: 8, or 5,6,8, or 4-12.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps of the full run.")] = 28,
-    out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the ladder.")] = Path("ladder.json"),
+    out_path: Annotated[
+        Path, typer.Option("--out", "-o", help="Where to write the ladder; one that is there gets the new rungs.")
+    ] = Path("ladder.json"),
     prompt: Prompt = None,
     prompts: PromptFile = None,
     count: Count = None,
@@ -66,10 +60,10 @@ def search(
         str, typer.Option("--strategy", help=f"One of {', '.join(STRATEGIES)}; or anneal-r3-sa50, and so on.")
     ] = "ladder",
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
-    polish: Annotated[int | None, typer.Option(min=0, help="Climb from each rung by moves this far.")] = None,
+    polish: Annotated[int, typer.Option(min=0, help="Climb from each rung by moves this far; 0: no climb.")] = POLISH,
     rounds: Annotated[
-        int, typer.Option(min=0, help="Moves of that climb at most; 0: until nothing improves.")
-    ] = ROUNDS,
+        str, typer.Option(help="Moves of that climb at most; 0: none, all: until nothing improves.")
+    ] = str(ROUNDS),
     fit: Annotated[bool | None, typer.Option("--fit/--plain", help="Fit the reuse in closed form, or not.")] = None,
     teacher_steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of a teacher finer than the full run.")
@@ -89,112 +83,116 @@ def search(
     max_evaluations: Annotated[int | None, typer.Option(min=1, help="Stop searching after so many masks.")] = None,
     state_memory: Annotated[str, typer.Option(help="For remembered states: 500M, 2G, 0.")] = "2G",
     ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a ladder of another model or settings at --out.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and stop.")] = False,
     device: Device = None,
     dtype: Numbers = None,
     as_json: Json = False,
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
-    fit = reuse == "output" if fit is None else fit
-    wanted, plan = parse_budgets(budgets), _plan(strategy_name, beam)
-    check_budgets(wanted, steps)
-    texts = calibration_prompts(model, prompt or [], prompts, count)
     # What can be refused without the model is refused before it is loaded.
+    config = SearchConfig(
+        steps,
+        tuple(parse_budgets(budgets)),
+        _strategy(strategy_name, beam),
+        reuse,
+        fit,
+        polish,
+        parse_rounds(rounds),
+        teacher_steps,
+        seed,
+        selection,
+        batch,
+        objective,
+        Limits(max_calls, max_seconds, max_evaluations),
+        parse_bytes(state_memory),
+    )
+    texts = calibration_prompts(model, prompt or [], prompts, count)
     split(texts, selection)
-    check_teacher(steps, teacher_steps)
-    next(plan.propose(steps, tuple(wanted), Random(seed)), None)
-    memory = parse_bytes(state_memory)
+    planned = Planned("search", search_phases(config, len(texts)))
+    if dry_run:
+        tell_cost(planned, as_json)
+        return
     check_writable(out_path)
-    kept = ledger or out_path.with_suffix(".ledger.jsonl")
+    there = None if force or not out_path.exists() else Ladder.load(out_path)
     pipe = open_pipeline(model, device, dtype)
     settings = settings_for(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
-    begin = time.perf_counter()
-    with Bar(masks_of(plan, steps, wanted, fit), as_json or not err.is_terminal, len(wanted)) as bar:
-        try:
-            result = search_in_full(
-                pipe,
-                steps=steps,
-                budgets=wanted,
-                prompts=texts,
-                strategy=plan,
-                reuse=reuse,
-                fit=fit,
-                polish=POLISH if polish is None else polish,
-                rounds=rounds or None,
-                teacher_steps=teacher_steps,
-                objective=objective,
-                seed=seed,
-                selection=selection,
-                batch=batch,
-                limits=Limits(max_calls, max_seconds, max_evaluations),
-                ledger=kept,
-                state_memory=memory,
-                watch=bar.advance,
-                **settings,
-            )
-        except (ValueError, TypeError, RuntimeError) as error:  # the pipeline's own refusals
-            raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
-    seconds = time.perf_counter() - begin
-    stopped = result.found.stopped or (result.fitted.stopped if result.fitted else None)
-    result.ladder.save(out_path)
-    if as_json:
-        facts: dict[str, Any] = {
-            "ladder": str(out_path),
-            "ledger": str(kept),
-            "calls": result.calls,
-            "seconds": seconds,
-        }
-        print(json.dumps(facts | {"stopped": stopped, "budgets": result.ladder.budgets}))
+    _check_same(there, pipe, config, settings, out_path)
+    kept, begin = ledger or out_path.with_suffix(".ledger.jsonl"), time.perf_counter()
+    with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
+        ladder = find(
+            pipe,
+            steps=steps,
+            budgets=config.budgets,
+            prompts=texts,
+            call=settings,
+            strategy=config.strategy,
+            reuse=reuse,
+            fit=fit,
+            polish=polish,
+            rounds=config.rounds,
+            teacher_steps=teacher_steps,
+            objective=objective,
+            seed=seed,
+            selection=selection,
+            batch=batch,
+            limits=config.limits,
+            ledger=kept,
+            state_memory=config.state_memory,
+            progress=False,
+            watch=bar,
+        )
+    written = ladder if there is None else there.merged(ladder)
+    written.save(out_path)
+    _tell(model, ladder, written, out_path, kept, time.perf_counter() - begin, as_json)
+
+
+def _check_same(
+    there: Ladder | None, pipe: Any, config: SearchConfig, settings: dict[str, Any], out_path: Path
+) -> None:
+    """Refuse, before the work, to write rungs into a ladder that they do not belong to."""
+    from budcache.jobs.setup import Setup
+
+    if there is None:
         return
+    ours = Setup(pipe, config.steps, teacher_steps=config.teacher_steps).origin([settings])
+    theirs = there.rungs[0].origin
+    differs = None if theirs is None else theirs.difference(ours)
+    if there.steps != config.steps:
+        differs = f"steps is {there.steps} in one and {config.steps} in the other"
+    elif there.rungs[0].reuse != config.reuse:
+        differs = f"reuse is {there.rungs[0].reuse} in one and {config.reuse} in the other"
+    if differs is not None:
+        raise PolicyError(
+            f"{out_path} holds a ladder that this search does not belong to: {differs}. "
+            "Choose another --out, or replace it with --force."
+        )
+
+
+def _tell(
+    model: str, ladder: Ladder, written: Ladder, out_path: Path, kept: Path, seconds: float, as_json: bool
+) -> None:
     from budcache.report.text import describe
 
-    out.print(describe(result.ladder))
-    if stopped is not None:
-        out.print(f"stopped early at the {stopped}")
-    before = f" ({result.earlier} of them in runs before this one)" if result.earlier else ""
-    say(f"\n{out_path}  {result.calls} sample-calls{before}, {seconds:.1f} s; history in {kept}")
-    say(f"  budcache generate {model} --policy {out_path} --budget {result.ladder.budgets[-1]} --prompt ...")
-
-
-class Bar:
-    """A live bar: phase, best loss so far, calls spent, time left."""
-
-    def __init__(self, total: int | None, disable: bool, budgets: int | None = None) -> None:
-        texts = [TextColumn(text) for text in ("{task.description}", "{task.fields[note]}", "left")]
-        columns = (SpinnerColumn(), texts[0], BarColumn(), texts[1], TimeRemainingColumn(), texts[2])
-        self.progress = Progress(*columns, console=err, transient=True, disable=disable)
-        self.total, self.budgets, self.chosen, self.scored = total, budgets, 0, 0
-        self.best: dict[int, float] = {}
-
-    def __enter__(self) -> Bar:
-        self.progress.start()
-        self.task = self.progress.add_task("full runs", total=self.total, note="")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.progress.stop()
-
-    def advance(self, step: Evaluated) -> None:
-        """Show one evaluation; choosing, for which masks are fitted and judged anew, has a bar of its own."""
-        budget = step.mask.budget
-        if step.phase == TEACHING:
-            self.progress.update(self.task, note=f"{step.calls} sample-calls")
-            return
-        if step.phase == CHOOSING:
-            if self.chosen == 0:
-                self.progress.reset(self.task, total=self.budgets)
-            note = f"{several(budget, 'call')}, {step.calls} sample-calls"
-            self.progress.update(self.task, description=step.phase, note=note, completed=self.chosen)
-            self.chosen += 1
-            return
-        self.best[budget] = min(step.loss, self.best.get(budget, step.loss))
-        self.scored += step.new
-        if self.total is not None and self.scored >= self.total:  # a climb takes longer than was thought
-            self.total = self.scored + max(1, self.scored // 10)
-            self.progress.update(self.task, total=self.total)
-        note = f"{several(budget, 'call')}: best loss {self.best[budget]:.3g}, {step.calls} sample-calls"
-        self.progress.update(self.task, description=step.phase, note=note, advance=int(step.new))
+    searched = ladder.searched
+    assert searched is not None
+    if as_json:
+        facts: dict[str, Any] = {"ladder": str(out_path), "ledger": str(kept), "calls": searched.calls}
+        facts |= {"seconds": seconds, "stopped": searched.stopped, "budgets": ladder.budgets}
+        print(json.dumps(facts | {"all_budgets": written.budgets}))
+        return
+    out.print(describe(ladder))
+    if searched.stopped is not None:
+        say(f"stopped early at the {searched.stopped}")
+    before = f" ({searched.earlier} of them in runs before this one)" if searched.earlier else ""
+    say(f"\n{out_path}  {searched.calls} sample-calls{before}, {seconds:.1f} s; history in {kept}")
+    if written.budgets != ladder.budgets:
+        say(f"with the rungs that were there it has {written.budgets_text} calls")
+    say(f"  budcache generate {model} --policy {out_path} --budget {ladder.budgets[-1]} --prompt ...")
 
 
 def parse_budgets(text: str) -> list[int]:
@@ -225,18 +223,19 @@ def parse_bytes(text: str) -> int:
     return found
 
 
-def masks_of(plan: Strategy, steps: int, budgets: Sequence[int], fit: bool) -> int | None:
-    """About how many masks a search will score, for the time that is left."""
-    known = plan.expected(steps, tuple(budgets))
-    if known is not None and fit:  # a ladder is climbed once more with fitted stretches, and the best are fitted
-        known = (2 if isinstance(plan, LadderSearch) else 1) * known + len(budgets)
-    return known
+def parse_rounds(text: str) -> int | None:
+    """`3`, or `all` for no limit."""
+    if text.strip() == "all":
+        return None
+    if not text.strip().isdecimal() or len(text.strip()) > 9:
+        raise SearchError(f"--rounds {quote(text)} cannot be read. Write a number, or all.")
+    return int(text)
 
 
-def _plan(name: str, beam: int) -> Strategy:
-    plan = strategy(name)
-    if isinstance(plan, LadderSearch):
-        plan = replace(plan, beam=beam)
-    elif beam != 1:
+def _strategy(name: str, beam: int) -> Strategy:
+    found = strategy(name)
+    if isinstance(found, LadderSearch):
+        return replace(found, beam=beam)
+    if beam != 1:
         raise SearchError(f"--beam belongs to the ladder, not to {name}. Leave it out.")
-    return plan
+    return found

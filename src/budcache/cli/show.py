@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from budcache.cli.common import Json, command, draw, out
+from budcache.events import Scored
 from budcache.policy import Ladder, Policy, load
-from budcache.strategies import Evaluated, read_history
+from budcache.strategies import read_history
 
 
 @command
@@ -53,15 +54,15 @@ def _show_history(file: Path, plot: Path | None, as_json: bool) -> None:
 
         draw(plot, lambda axes: plots.convergence(axes, history))
     if as_json:
-        print(json.dumps([{**asdict(step), "mask": str(step.mask)} for step in history]))
+        print(json.dumps([{**asdict(step), "mask": str(step.mask), "calls": step.sample_calls} for step in history]))
         return
     from budcache.report.text import strip
 
-    best: dict[int, Evaluated] = {}
+    best: dict[int, Scored] = {}
     for step in history:
         if step.mask.budget not in best or step.loss < best[step.mask.budget].loss:
             best[step.mask.budget] = step
-    out.print(f"[bold]search of {len(history)} masks[/bold], {history[-1].calls if history else 0} sample-calls")
+    out.print(f"[bold]search of {len(history)} masks[/bold], {history[-1].sample_calls if history else 0} sample-calls")
     for budget, step in sorted(best.items()):
         out.print(f"{budget:5d} calls  {strip(step.mask)}  loss {step.loss:.4g}  ({step.phase})")
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from budcache.baselines.record import fresh
 from budcache.comparison.folder import Folder
 from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
@@ -17,12 +16,14 @@ from budcache.comparison.result import FULL, Entry
 from budcache.comparison.timing import PARTS, parts
 from budcache.errors import BudcacheError, SearchError, StorageError
 from budcache.events import EntryDone, Phase
-from budcache.jobs.job import seeded
 from budcache.jobs.meter import Meter
 from budcache.mask import Mask
 from budcache.metrics.base import Frame
+from budcache.samples.samples import fresh, seeded
 
-__all__ = ["Drawing", "draw"]
+__all__ = ["MEASURING", "Drawing", "draw"]
+
+MEASURING = "measuring"  # the phase that comes after drawing; it makes no calls
 
 
 @dataclass
@@ -43,15 +44,14 @@ class Drawing:
     meter: Meter
     warm: bool = False
 
-    def phase(self, method: str, budget: int) -> Phase:
+    def expected_calls(self, method: str, budget: int) -> int:
         """What drawing a method at a budget costs: its samples, and the full runs that are timed in between."""
         count = len(self.samples)
-        timed = 0 if method == FULL else min(PARTS, count) * self.steps
-        return Phase(f"{title(method)}, {budget} calls", count * budget + timed)
+        return count * budget + (0 if method == FULL else min(PARTS, count) * self.steps)
 
     def entry(self, method: str, budget: int, ready: Ready) -> Entry:
         """Draw all samples under a method, with a full run timed before each of a few parts of them."""
-        self.meter.phase(self.phase(method, budget).name)
+        note = f"drawing at {budget} calls"
         if not self.warm:  # whatever is set up with the first picture should not count as somebody's time
             self._draw(0, plain(self.pipe, self.steps))
             self.warm = True
@@ -66,7 +66,7 @@ class Drawing:
                     seconds.append(taken)
                     masks.append(last_mask())
                     self.folder.keep(method, budget, number, sample)
-                    self.meter.add(masks[-1].budget)
+                    self.meter.add(masks[-1].budget, note)
         full = full or [(taken, mask.budget) for taken, mask in zip(seconds, masks, strict=True)]
         return Entry(
             method=method,
@@ -101,7 +101,9 @@ class Drawing:
         if found is None:
             raise SearchError(f"{type(self.pipe).__name__} returned neither images nor frames. It cannot be compared.")
         if len(found) != 1:
-            raise SearchError(f"sample {number} gave {len(found)} pictures. Give each sample one prompt and one picture.")
+            raise SearchError(
+                f"sample {number} gave {len(found)} pictures. Give each sample one prompt and one picture."
+            )
         return np.asarray(found[0], np.float32), seconds
 
 
@@ -112,29 +114,42 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
     is no method's fault and ends the comparison.
     """
     folder, meter = drawing.folder, drawing.meter
-    wanted = [(FULL, drawing.steps), *((method, budget) for method in methods for budget in budgets)]
-    known = {key for key in wanted if folder.find(*key, preparation.made_of(key[0])) is not None}
-    planned = list[Phase]()
-    for method, budget in wanted:
-        if (method, budget) not in known and method != FULL and (phase := preparation.phase(method, budget)):
-            planned.append(phase)
-        planned.append(drawing.phase(method, budget))
-    meter.plan([*planned, Phase("measuring", 0)])
-    for method, budget in wanted:
-        phase = drawing.phase(method, budget)
-        if (method, budget) in known:
-            meter.phase(phase.name)
-            meter.skipped(phase.sample_calls)
-        else:
-            try:
-                ready = plain(drawing.pipe, budget) if method == FULL else preparation.ready(method, budget)
-                folder.remove(method, budget)
-                folder.add(drawing.entry(method, budget, ready), preparation.made_of(method))
-            except StorageError:
-                raise
-            except BudcacheError as error:
-                if method == FULL:
-                    raise
-                folder.leave_out(method, title(method), budget, str(error))
+    wanted = {FULL: [drawing.steps], **{method: list(budgets) for method in methods}}
+    known = {
+        (method, budget)
+        for method, those in wanted.items()
+        for budget in those
+        if folder.find(method, budget, preparation.made_of(method)) is not None
+    }
+    names = {method: "full run" if method == FULL else title(method) for method in wanted}
+    phases = []
+    for method, those in wanted.items():
+        new = any((method, budget) not in known for budget in those)
+        calls = preparation.expected_calls(method) if new and method != FULL else 0
+        phases.append(Phase(names[method], calls + sum(drawing.expected_calls(method, budget) for budget in those)))
+    meter.plan([*phases, Phase(MEASURING, 0)])
+    for method, those in wanted.items():
+        meter.phase(names[method])
+        for budget in those:
+            if (method, budget) in known:
+                meter.skipped(drawing.expected_calls(method, budget))
+            elif not _drawn(drawing, preparation, method, budget):
                 continue
-        meter.tell(EntryDone(method, title(method), budget, kept=(method, budget) in known))
+            meter.tell(EntryDone(method, names[method], budget, kept=(method, budget) in known))
+
+
+def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int) -> bool:
+    """Draw a method at a budget, or write down why that cannot be."""
+    folder = drawing.folder
+    try:
+        ready = plain(drawing.pipe, budget) if method == FULL else preparation.ready(method, budget)
+        folder.remove(method, budget)
+        folder.add(drawing.entry(method, budget, ready), preparation.made_of(method))
+    except StorageError:
+        raise
+    except BudcacheError as error:
+        if method == FULL:
+            raise
+        folder.leave_out(method, title(method), budget, str(error))
+        return False
+    return True

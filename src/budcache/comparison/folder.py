@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from budcache.comparison.result import VERSION, Entry, LeftOut, Setup
+from budcache.comparison.result import VERSION, Conditions, Entry, LeftOut
 from budcache.errors import PipelineError, PolicyError, StorageError
 from budcache.metrics.base import Frame
 from budcache.storage import media
@@ -44,7 +44,7 @@ class Kept:
     """What a comparison's folder holds.
 
     Attributes:
-        setup: on what is compared; None if nothing has begun.
+        conditions: on what is compared; None if nothing has begun.
         methods: what the last comparison in this folder was asked for, in order.
         metrics: likewise.
         drawn: by method and budget.
@@ -53,7 +53,7 @@ class Kept:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.setup: Setup | None = None
+        self.conditions: Conditions | None = None
         self.methods, self.metrics = tuple[str, ...](), tuple[str, ...]()
         self.drawn: dict[Key, Drawn] = {}
         self.left_out: dict[Key, LeftOut] = {}
@@ -89,8 +89,8 @@ class Kept:
 
     def _take_drawn(self, line: Mapping[str, Any]) -> None:
         self._lines += 1
-        if "setup" in line:
-            self.setup = Setup.model_validate(line["setup"])
+        if "conditions" in line:
+            self.conditions = Conditions.model_validate(line["conditions"])
             self.methods, self.metrics = tuple(line["methods"]), tuple(line["metrics"])
         elif "left out" in line:
             out = LeftOut.model_validate(line["left out"])
@@ -142,11 +142,11 @@ class Folder(Kept):
 
     # Drawing
 
-    def begin(self, setup: Setup, methods: Sequence[str], metrics: Sequence[str]) -> None:
+    def begin(self, conditions: Conditions, methods: Sequence[str], metrics: Sequence[str]) -> None:
         """Write down what is asked for now, where that is news."""
-        if (setup, tuple(methods), tuple(metrics)) != (self.setup, self.methods, self.metrics):
-            facts = setup.model_dump(mode="json", exclude_none=True)
-            self._note_drawn({"setup": facts, "methods": list(methods), "metrics": list(metrics)})
+        if (conditions, tuple(methods), tuple(metrics)) != (self.conditions, self.methods, self.metrics):
+            facts = conditions.model_dump(mode="json", exclude_none=True)
+            self._note_drawn({"conditions": facts, "methods": list(methods), "metrics": list(metrics)})
 
     def find(self, method: str, budget: int, made_of: str) -> Drawn | None:
         """A finished entry, if it was made of the same thing."""
@@ -242,6 +242,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
             raise ValueError
         return [dict(line) for line in lines]
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror or error}. Name the folder of a comparison.") from None
+        raise StorageError(
+            f"{path} cannot be read: {error.strerror or error}. Name the folder of a comparison."
+        ) from None
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         raise StorageError(f"{path} is not the record of a comparison. Name the folder of one.") from None

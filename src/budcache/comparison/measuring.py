@@ -23,9 +23,9 @@ def measure(folder: str | os.PathLike[str], metrics: Sequence[str], device: str 
     """
     judges = [metric(name, device) for name in dict.fromkeys(metrics)]
     with Folder.reopened(folder) as kept:
-        if kept.setup is not None:
+        if kept.conditions is not None:
             names = dict.fromkeys([*kept.metrics, *(judge.name for judge in judges)])
-            kept.begin(kept.setup, kept.methods, list(names))
+            kept.begin(kept.conditions, kept.methods, list(names))
         measure_all(kept, judges, Meter("compare"))
 
 
@@ -38,20 +38,22 @@ def measure_all(folder: Folder, judges: Iterable[Metric], meter: Meter) -> None:
         known = folder.values(drawn)
         # The full run is what others are compared with, so it is not compared with itself.
         missing = [
-            judge for judge in judges if judge.name not in known and not (judge.reference and drawn.entry.method == FULL)
+            judge
+            for judge in judges
+            if judge.name not in known and not (judge.reference and drawn.entry.method == FULL)
         ]
         if missing:
             _measure(folder, drawn, missing, meter)
 
 
 def _measure(folder: Folder, drawn: Drawn, judges: Sequence[Metric], meter: Meter) -> None:
-    assert folder.setup is not None  # something was drawn, so it had begun
-    entry, setup = drawn.entry, folder.setup
+    assert folder.conditions is not None  # something was drawn, so it had begun
+    entry, conditions = drawn.entry, folder.conditions
     values: dict[str, list[float]] = {judge.name: [] for judge in judges}
-    for number, prompt in enumerate(setup.prompts):
-        meter.show(note=f"{entry.title}, {entry.budget} calls")
+    for number, prompt in enumerate(conditions.prompts):
+        meter.add(0, note=f"{entry.title}, {entry.budget} calls")
         sample = folder.sample(entry.method, entry.budget, number)
-        reference = folder.sample(FULL, setup.steps, number)
+        reference = folder.sample(FULL, conditions.steps, number)
         for judge in judges:
             values[judge.name].append(judge(sample, reference, prompt))
     for name, row in values.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AUTHORS", "METHODS", "UNTAUGHT", "title", "usual"]
+__all__ = ["AUTHORS", "METHODS", "OURS", "UNTAUGHT", "title", "usual"]
 
 METHODS = {
     "fewer-steps": "fewer steps",
@@ -23,6 +23,7 @@ METHODS = {
     "budcache-plain": "budcache, plain reuse",  # a search of its own, without a fit
     "budcache": "budcache",
 }
+OURS = ("budcache", "budcache-plain")  # the first that takes part is put forward
 UNTAUGHT = ("fewer-steps", "uniform")  # need no samples to be made on
 AUTHORS = {"authors": "authors-r2-sa100", "authors-quick": "authors-r1-sa20"}  # and their strategies
 

@@ -10,14 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from budcache.comparison.methods import AUTHORS, UNTAUGHT, title
+from budcache.comparison.methods import AUTHORS, OURS, UNTAUGHT
 from budcache.comparison.searching import expected_calls, searched
 from budcache.errors import BudcacheError, PolicyError, StorageError
-from budcache.events import Phase
-from budcache.jobs.job import seeded
 from budcache.jobs.meter import Meter
 from budcache.mask import Mask
 from budcache.policy import Ladder, Policy
+from budcache.samples.samples import seeded
 
 __all__ = ["LEDGER", "Preparation", "Ready", "plain"]
 
@@ -63,18 +62,15 @@ class Preparation:
             return ""
         return hashlib.sha256(self.policies[method].model_dump_json().encode()).hexdigest()[:16]
 
-    def phase(self, method: str, budget: int) -> Phase | None:
-        """What bringing a method to a budget will cost; None where it takes no calls, or was paid for before."""
+    def expected_calls(self, method: str) -> int:
+        """About how many sample-calls it will take to bring a method to all budgets."""
         if method in (*self.policies, *UNTAUGHT):
-            return None
-        samples = len(self.calibration)
-        if method in ("budcache", "budcache-plain"):
-            calls = expected_calls(method, self.steps, self.budgets, samples)
-            return Phase(f"{title(method)}: searching", calls) if budget == self.budgets[0] else None
-        if method in AUTHORS:
-            calls = expected_calls(method, self.steps, [budget], samples)
-            return Phase(f"{title(method)}: searching for {budget} calls", calls)
-        return Phase(f"{title(method)}: tuning to {budget} calls", TRIALS * budget * len(self._tuning))
+            return 0
+        if method in (*OURS, *AUTHORS):
+            wan = type(self.pipe).__name__.startswith("Wan")
+            groups = [self.budgets] if method in OURS else [[budget] for budget in self.budgets]
+            return sum(expected_calls(method, self.steps, those, len(self.calibration), wan) for those in groups)
+        return len(self._tuning) * TRIALS * sum(self.budgets)
 
     def ready(self, method: str, budget: int) -> Ready:
         """Bring a method to a budget."""
@@ -84,9 +80,7 @@ class Preparation:
             return plain(self.pipe, budget)
         if method == "uniform":
             return self._policy(Policy(mask=Mask.uniform(self.steps, budget)))
-        if phase := self.phase(method, budget):
-            self.meter.phase(phase.name)
-        if method in ("budcache", "budcache-plain"):
+        if method in OURS:
             return self._policy(self._ladder(method)[budget])
         if method in AUTHORS:
             return self._policy(self._search(method, [budget], f"{method}-{budget}.ledger.jsonl")[budget])
@@ -146,7 +140,7 @@ class Preparation:
     def _record(self) -> Any:
         from budcache.baselines import record
 
-        self.meter.show(note="recording full runs")
+        self.meter.add(0, note="recording full runs")
         found = record(self.pipe, self.steps, self._tuning, batch=self.batch)
         self.meter.add(self.steps * len(self._tuning))
         return found
@@ -154,16 +148,16 @@ class Preparation:
     @cached_property
     def _tuning(self) -> list[dict[str, Any]]:
         """The samples that thresholds are tuned on, each with a noise of its own."""
-        return [
-            seeded(sample, self.seed + number) for number, sample in enumerate(self.calibration[:TUNING_SAMPLES])
-        ]
+        return [seeded(sample, self.seed + number) for number, sample in enumerate(self.calibration[:TUNING_SAMPLES])]
 
     def _baseline(self, method: str, budget: int) -> Ready:
         from budcache.baselines import BASELINES, caching, tune
 
         if method not in self._calibrated:
             self._calibrated[method] = BASELINES[method].calibrated(self._record)
+        self.meter.add(0, note=f"tuning to {budget} calls")
         tuned = tune(self.pipe, self._calibrated[method], budget, self._tuning)
+        self.meter.skipped(len(self._tuning) * TRIALS * budget)  # how many it really took, nobody counts
 
         @contextmanager
         def running() -> Iterator[Callable[[], Mask]]:

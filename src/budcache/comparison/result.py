@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, Strict, field_validator
 
+from budcache.comparison.methods import OURS
 from budcache.comparison.timing import Speed, speed
 from budcache.errors import PolicyError
 from budcache.mask import Mask
@@ -21,11 +22,10 @@ from budcache.wording import quote
 if TYPE_CHECKING:
     from budcache.metrics import Metric
 
-__all__ = ["FULL", "VERSION", "Comparison", "Entry", "LeftOut", "Measure", "Setup", "Tried"]
+__all__ = ["FULL", "VERSION", "Comparison", "Conditions", "Entry", "LeftOut", "Measure", "Tried"]
 
 VERSION = 2
 FULL = "full"
-OURS = ("budcache", "budcache-plain")
 MAX_SAMPLES = 100_000
 SLACK = 0.25  # calls that a threshold may be off on average: it was set on other prompts
 
@@ -151,7 +151,7 @@ class Tried(Value):
     phase: Text
 
 
-class Setup(Value):
+class Conditions(Value):
     """On what, and how, methods are compared."""
 
     origin: Origin  # the model, its scheduler and settings, versions
@@ -165,7 +165,7 @@ class Setup(Value):
     dtype: Text
 
 
-class Comparison(Setup):
+class Comparison(Conditions):
     """Methods side by side at the same budgets, on prompts and seeds that none of them was made on."""
 
     kind: Literal["comparison"] = "comparison"

@@ -16,9 +16,7 @@ from budcache.strategies import read_history
 __all__ = ["gathered", "show"]
 
 
-def show(
-    folder: str | os.PathLike[str], *, page: str = "comparison.html", ladder: str | None = None
-) -> Comparison:
+def show(folder: str | os.PathLike[str], *, page: str = "comparison.html", ladder: str | None = None) -> Comparison:
     """Write `comparison.json`, `comparison.csv` and a page into a comparison's folder, finished or not.
 
     Args:
@@ -38,17 +36,17 @@ def show(
 def gathered(folder: str | os.PathLike[str]) -> Comparison:
     """What was last asked for in a folder, as far as it is there."""
     kept = Kept.read(folder)
-    setup = kept.setup
-    if setup is None or (FULL, setup.steps) not in kept.drawn:
+    conditions = kept.conditions
+    if conditions is None or (FULL, conditions.steps) not in kept.drawn:
         raise StorageError(f"{folder} has no full run yet, so there is nothing to show. Run the comparison again.")
-    wanted = [(FULL, setup.steps), *((method, budget) for method in kept.methods for budget in setup.budgets)]
+    wanted = [(FULL, conditions.steps), *((method, budget) for method in kept.methods for budget in conditions.budgets)]
     entries = [
         Entry.model_validate({**dict(drawn.entry), "values": _asked(kept.values(drawn), kept.metrics)})
         for key in wanted
         if (drawn := kept.drawn.get(key)) is not None
     ]
     return Comparison(
-        **dict(setup),
+        **dict(conditions),
         measures=tuple(Measure.of(METRICS[name]) for name in kept.metrics if name in METRICS),
         entries=tuple(entries),
         left_out=_grouped([kept.left_out[key] for key in wanted if key in kept.left_out]),
@@ -76,6 +74,6 @@ def _history(ledger: Path) -> tuple[Tried, ...]:
     if not ledger.exists():
         return ()
     return tuple(
-        Tried(budget=step.mask.budget, loss=step.loss, calls=step.calls, phase=step.phase)
+        Tried(budget=step.mask.budget, loss=step.loss, calls=step.sample_calls, phase=step.phase)
         for step in read_history(ledger)
     )

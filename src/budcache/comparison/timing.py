@@ -10,6 +10,7 @@ Where the clock says otherwise, that is noise, and the ratio of the calls is tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median, quantiles
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ def parts(count: int, most: int = PARTS) -> list[range]:
     """The samples 0 .. count - 1 in up to so many runs of neighbours, as equal as possible."""
     some = min(most, count)
     ends = [count * part // some for part in range(some + 1)]
-    return [range(begin, end) for begin, end in zip(ends, ends[1:], strict=False)]
+    return [range(begin, end) for begin, end in pairwise(ends)]
 
 
 def speed(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from budcache.calibration.aggregate import standard_error
 from budcache.comparison.result import Comparison, Entry, Measure
-from budcache.metrics.base import standard_error
 from budcache.wording import several
 
 __all__ = ["Lead", "headline", "lead", "main_budget"]

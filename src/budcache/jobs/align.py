@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from budcache.errors import SearchError
-from budcache.jobs.fit import refined
-from budcache.jobs.job import Job, digest, seeded, settings_of, split, take_samples
-from budcache.jobs.select import Candidate
+from budcache.events import RungDone, Updated, Watch
+from budcache.jobs import estimate as phases
+from budcache.jobs.config import AlignConfig, known_options
+from budcache.jobs.meter import Meter
+from budcache.jobs.refining import gain, refined
+from budcache.jobs.setup import Setup
+from budcache.jobs.watching import watching
 from budcache.mask import Mask
-from budcache.policy import Ladder, Policy
+from budcache.policy import Ladder, Policy, Refined
+from budcache.samples.samples import seeded, split, take_samples
 from budcache.storage.journal import Journal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from budcache.refine import Learned, Lesson, Mean, Update
+    from budcache.calibration.judge import Judge
+    from budcache.refine.align import Descent, Lesson, Mean, Update
 
-__all__ = ["align", "put_aside"]
-
-PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
-SELECTION = 8  # samples at most that the best is kept by, if not told otherwise
+__all__ = ["align"]
 
 
+@known_options
 def align(
     pipe: Any,
     policies: Ladder | Policy,
     *,
     prompts: Sequence[str] = (),
     samples: Sequence[Mapping[str, Any]] = (),
+    call: Mapping[str, Any] | None = None,
     seed: int = 0,
     selection: int | None = None,
     epochs: int = 1,
@@ -45,8 +48,8 @@ def align(
     autocast: Literal["bfloat16"] | None = None,
     teacher_steps: int | None = None,
     ledger: str | os.PathLike[str] | None = None,
-    watch: Callable[[Policy, Update], None] | None = None,
-    **call: Any,
+    progress: bool | None = None,
+    watch: Watch | None = None,
 ) -> Ladder:
     """Learn the noise levels of policies by gradient (Algorithm 3); where there are blend weights, those with them.
 
@@ -58,6 +61,7 @@ def align(
         policies: what to begin with.
         prompts: what to learn on; or
         samples: keyword arguments of the pipeline's `__call__`, one set per sample.
+        call: keyword arguments of the pipeline that all samples share.
         seed: sample i starts from noise of seed + i.
         selection: how many of the samples, the last ones, to keep the best by; None is a quarter, but at most 8.
         epochs: how often to go through the samples to learn on, each time from other noise.
@@ -70,200 +74,189 @@ def align(
         autocast: "bfloat16" to run the model in that number format.
         teacher_steps: of the teacher's run on the pipeline's own schedule; None is the policies' steps.
         ledger: a file in which every update is kept, so that a killed alignment can go on.
-        watch: called with the policy at work and every update.
-        **call: keyword arguments that all samples share.
+        progress: whether to show a bar; None shows one in a terminal or a notebook.
+        watch: called with every event (`budcache.events`).
 
     Returns:
         The ladder; a rung that did not gain on the selection samples is as it was.
     """
-    import torch
-
-    from budcache.pipeline import frozen
-    from budcache.refine.align import check_pace
-
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
+    config = AlignConfig(ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection)
     given = take_samples(prompts, samples, call)
-    learned_on = split(given, put_aside(len(given), selection))
+    learned_on = split(given, phases.put_aside(len(given), selection))
     if learned_on == len(given):
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
-    if objective not in ("latent", "pixel"):
-        raise SearchError(f"there is no objective {objective!r} to align by. Use 'latent' or 'pixel'.")
-    if mean not in (None, "arithmetic", "geometric"):
-        raise SearchError(f"there is no {mean!r} mean. Use 'arithmetic' or 'geometric'.")
-    if epochs < 1:
-        raise SearchError(f"epochs must be at least 1, got {epochs}.")
-    paces = [_Pace.of(rung, epochs, rate, mean, every) for rung in ladder]
-    for pace in paces:
-        check_pace(pace.rate, every)
-    jobs = [Job(pipe, rung.steps, rung.reuse, 1, objective, 0, teacher_steps) for rung in ladder]
-    with ExitStack() as stack:
-        journal = None
-        if ledger is not None:
-            settings: dict[str, Any] = {"objective": objective, "autocast": autocast, "seed": seed}
-            settings |= {"every": every, "epochs": epochs}
-            settings |= {"rate": [pace.rate for pace in paces], "mean": [pace.mean for pace in paces]}
-            journal = Journal(
-                ledger, _identity(pipe, ladder, given, learned_on, teacher_steps) | settings, of="alignment"
-            )
-            stack.callback(journal.close)
-        stack.enter_context(frozen(pipe))
-        if autocast is not None:
-            stack.enter_context(torch.autocast(pipe.device.type, getattr(torch, autocast)))
-        rungs = []
-        teachers: dict[tuple[int, int], Tensor] = {}
-        for job, rung, pace in zip(jobs, ladder, paces, strict=True):
-            work = _Alignment(job, rung, pace, given, learned_on, seed, teachers)
-            rungs.append(work.run(journal, None if watch is None else partial(watch, rung)))
-    return Ladder.of(rungs)
-
-
-def put_aside(samples: int, selection: int | None) -> int:
-    """How many of the samples to keep the best by."""
-    return min(SELECTION, max(samples // 4, 1)) if selection is None else selection
-
-
-@dataclass(frozen=True)
-class _Pace:
-    """How one policy is learned."""
-
-    epochs: int
-    rate: float
-    mean: Mean
-    every: int
-
-    @classmethod
-    def of(cls, rung: Policy, epochs: int, rate: float | None, mean: Mean | None, every: int) -> _Pace:
-        """What was asked for; otherwise the paper's for noise levels alone, and what was found to suit weights."""
-        alone = rung.weights is None
-        return cls(
-            epochs,
-            (PAPER_RATE if alone else JOINT_RATE) if rate is None else rate,
-            mean or ("arithmetic" if alone else "geometric"),
-            every,
-        )
+    job = _Alignment(pipe, config, given, learned_on)
+    with watching(watch, progress) as everybody:
+        return job.run(ledger, Meter("align", everybody))
 
 
 @dataclass
 class _Alignment:
-    """The alignment of one policy."""
+    """The alignment of a ladder, rung by rung; they share their teachers."""
 
-    job: Job
-    rung: Policy
-    pace: _Pace
+    pipe: Any
+    config: AlignConfig
     samples: Sequence[Mapping[str, Any]]
     learned_on: int
-    seed: int
-    teachers: dict[tuple[int, int], Tensor]  # where each lesson's teacher ended: the same for all rungs
-    calls: int = 0
-    levels: Tensor | None = None  # the teacher's, where they are not the policy's steps
+    journal: Journal | None = None
+    calls: int = 0  # sample-calls of the rung at work, without those of its judge
+    before: int = 0  # sample-calls of the rungs before it, in this process
+    # Where each lesson's teacher ended, by epoch and sample: the same for all rungs.
+    teachers: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
-    def run(self, journal: Journal | None, watch: Callable[[Update], None] | None) -> Policy:
-        """Align, and measure what it was worth."""
-        from budcache.refine import Learned
-        from budcache.refine import align as by_gradient
+    def run(self, ledger: str | os.PathLike[str] | None, meter: Meter) -> Ladder:
+        """Align every rung, and measure what it was worth."""
+        import torch
 
-        rung, pace, before = self.rung, self.pace, Candidate.of(self.rung)
-        known, self.calls = ([], 0) if journal is None else _known(journal, rung.budget)
-        self.levels = self.job.finer_sigmas(self.samples[0])
-        self.calls += self.levels is not None  # to open the pipeline costs a call
+        from budcache.pipeline import frozen
 
-        def kept(update: Update) -> None:
-            if journal is not None:
-                calls = self.calls + judge.calls
-                journal.write({"budget": rung.budget, "calls": calls, **asdict(update)})
-            if watch is not None:
-                watch(update)
+        config, self.meter = self.config, meter
+        with ExitStack() as stack:
+            if ledger is not None:
+                self.journal = Journal(ledger, self._identity(), of="alignment")
+                stack.callback(self.journal.close)
+            meter.plan(phases.align_phases(config, len(self.samples)))
+            stack.enter_context(frozen(self.pipe))
+            if config.autocast is not None:
+                stack.enter_context(torch.autocast(self.pipe.device.type, getattr(torch, config.autocast)))
+            meter.phase(phases.FULL_RUNS)
+            rungs = [self._aligned(rung) for rung in config.ladder]
+        return Ladder.of(rungs)
 
-        def held_out(learned: Learned) -> float:
-            finals = _candidate(rung, learned).finals(judge.calibration)
-            return (judge.calibration.loss if pace.mean == "arithmetic" else judge.calibration.typical_loss)(finals)
+    def _aligned(self, rung: Policy) -> Policy:
+        """One rung, aligned; as it was if that did not help on the samples put aside."""
+        from budcache.calibration.judge import Judge
+        from budcache.refine.align import Descent
 
-        if watch is not None:
-            for update in known:
-                watch(update)  # whoever draws the curve wants all of it
-        with self.job.judge(self.samples[self.learned_on :], self.seed + self.learned_on) as judge:
-            reference = tuple(judge.calibration.runs[0].sigmas.tolist())
-            start = Learned(rung.sigmas or reference, rung.weights)
-            passes = itertools.product(range(pace.epochs), range(self.learned_on))
-            lessons = [partial(self._lesson, number, epoch) for epoch, number in passes]
-            how_fast: Any = {"rate": pace.rate, "mean": pace.mean, "every": pace.every}
-            aligned = by_gradient(start, rung.mask, lessons, held_out, known=known, watch=kept, **how_fast)
-            found = before if aligned.best == start else _candidate(rung, aligned.best)
-            quality = judge.quality(before), judge.quality(found)
+        config, joint = self.config, rung.weights is not None
+        setup = Setup(self.pipe, rung.steps, rung.reuse, 1, config.objective, config.teacher_steps)
+        known, self.calls = self._known(rung.budget)
+        with setup.calibration(self.samples[self.learned_on :], config.seed + self.learned_on) as kept_out:
+            judge = Judge(kept_out)
+            sigmas = rung.sigmas or tuple(kept_out.runs[0].sigmas.tolist())
+            start = rung.model_copy(update={"sigmas": sigmas})
+            descent = Descent(
+                start,
+                config.epochs * self.learned_on,
+                rate=config.rate_for(joint),
+                mean=config.mean_for(joint),
+            )
+            after = self._descend(setup, descent, judge, known)
+            after = rung if after == start else after
+            judge.forget()
+            quality = judge.quality(rung, used_to_choose=True), judge.quality(after, used_to_choose=True)
             self.calls += judge.calls
-        how = "align" if rung.weights is None else "align, joint"
-        if found == before:
-            how += ", kept as it was"
-        return refined(self.job.pipe, rung, found, how, len(self.samples), self.calls, quality, self.job.teacher_steps)
+        self.before += self.calls
+        how = ("align, joint" if joint else "align") + (", kept as it was" if after is rung else "")
+        line = Refined(how=how, prompts=len(self.samples), calls=self.calls, gain=gain(*quality))
+        found = refined(self.pipe, rung, after, line, quality[1], config.teacher_steps)
+        self.meter.tell(RungDone("align", found))
+        return found
+
+    def _descend(self, setup: Setup, descent: Descent, judge: Judge, known: list[_Known]) -> Policy:
+        """All updates of one rung; the policy that was best on the samples put aside, the start among them."""
+        levels = setup.finer_sigmas(self.samples[0])
+        self.calls += levels is not None  # to open the pipeline costs a call
+        best, first = descent.start, self._held_out(judge, descent.start, descent)
+        lowest, budget = first, descent.start.budget
+        self.meter.phase(phases.ALIGNING)
+        for number in range(descent.updates):
+            if number < len(known):
+                update, held_out = known[number].update, known[number].held_out
+                if number + 1 == len(known):
+                    descent.resume(update)
+            else:
+                with self._lesson(setup, levels, *divmod(number, self.learned_on)) as lesson:
+                    update = descent.update(number, lesson)
+                look = number + 1 == descent.updates or (number + 1) % self.config.every == 0
+                held_out = self._held_out(judge, descent.policy(update.parameters), descent) if look else None
+                self._keep(budget, update, held_out, judge)
+            if held_out is not None and held_out < lowest:
+                best, lowest = descent.policy(update.parameters), held_out
+            self.meter.tell(Updated(budget, number, update.loss, held_out, None if number else first))
+            note = f"{budget} calls: update {number + 1} of {descent.updates}"
+            self.meter.spent(self.before + self.calls + judge.calls, best=lowest, note=note)
+        return best
+
+    def _held_out(self, judge: Judge, policy: Policy, descent: Descent) -> float:
+        """The loss on the samples put aside, by the mean that is learned by."""
+        from budcache.calibration.aggregate import geometric_mean, mean
+
+        judge.forget()
+        return (mean if descent.mean == "arithmetic" else geometric_mean)(judge.losses(policy))
 
     @contextmanager
-    def _lesson(self, number: int, epoch: int) -> Iterator[Lesson]:
+    def _lesson(self, setup: Setup, levels: Tensor | None, epoch: int, number: int) -> Iterator[Lesson]:
         """One sample's run, held open with gradients, and where its teacher ends."""
         from budcache.numerics.rollout import rollout
         from budcache.pipeline import PipelineModel
-        from budcache.refine import Lesson
+        from budcache.plan import Plan
+        from budcache.refine.align import Lesson
 
-        job, sample = self.job, seeded(self.samples[number], self.seed + number + epoch * len(self.samples))
-        with PipelineModel(job.pipe, steps=job.steps, reuse=job.reuse, grad=True, **sample) as run:
+        seed = self.config.seed + number + epoch * len(self.samples)
+        sample = seeded(self.samples[number], seed)
+        with PipelineModel(self.pipe, steps=setup.steps, reuse=setup.reuse, grad=True, **sample) as run:
             if (epoch, number) not in self.teachers:
-                levels = run.sigmas if self.levels is None else self.levels
-                end = rollout(run, run.noise, levels, Mask.full(len(levels) - 1), run.solver(self.levels))
-                self.teachers[epoch, number] = end
-            teacher = self.teachers[epoch, number]
-            yield Lesson(run, teacher, partial(self._decoded, number) if job.objective == "pixel" else None)
+                full = run.sigmas if levels is None else levels
+                plan = Plan.of(Policy(mask=Mask.full(len(full) - 1)), full)
+                self.teachers[epoch, number] = rollout(run, run.noise, plan, run.solver(levels))
+            pixels = self.config.objective == "pixel"
+            yield Lesson(run, self.teachers[epoch, number], run.decoded if pixels else None)
             self.calls += run.calls * len(run.noise)
 
-    def _decoded(self, number: int, x: Tensor) -> Tensor:
-        import torch
+    # The ledger: every update is written down, so that a killed alignment goes on behind the last one.
 
-        from budcache.pipeline import decode
+    def _keep(self, budget: int, update: Update, held_out: float | None, judge: Judge) -> None:
+        if self.journal is not None:
+            calls = self.calls + judge.calls
+            self.journal.write({"budget": budget, "calls": calls, "held_out": held_out, **asdict(update)})
 
-        self.calls += len(x)
-        pictures = decode(self.job.pipe, x, [self.samples[number]], steps=self.job.steps)
-        return torch.stack([torch.as_tensor(picture) for picture in pictures])
+    def _known(self, budget: int) -> tuple[list[_Known], int]:
+        """The updates that earlier runs have written down for a budget, and the sample-calls that they spent."""
+        updates, calls = [], 0
+        for entry in self.journal.entries if self.journal is not None else ():
+            try:
+                if entry["budget"] == budget:
+                    updates.append(_Known.read(entry))
+                    calls = int(entry["calls"])
+            except (ValueError, TypeError, KeyError):
+                assert self.journal is not None
+                raise self.journal.spoilt(entry) from None
+        return updates, calls
 
-
-def _candidate(rung: Policy, learned: Learned) -> Candidate:
-    return Candidate(rung.mask, learned.weights, learned.sigmas)
-
-
-def _known(journal: Journal, budget: int) -> tuple[list[Update], int]:
-    """The updates that earlier runs have written down for a budget, and the sample-calls that they spent."""
-    updates, calls = [], 0
-    for entry in journal.entries:
-        try:
-            if entry["budget"] == budget:
-                updates.append(_update(entry))
-                calls = int(entry["calls"])
-        except (ValueError, TypeError, KeyError):
-            raise journal.spoilt(entry) from None
-    return updates, calls
-
-
-def _update(entry: Mapping[str, Any]) -> Update:
-    """An update as it was written into the ledger."""
-    from budcache.refine import Update
-
-    mean, square = entry["moments"]
-    return Update(
-        number=entry["number"],
-        loss=entry["loss"],
-        parameters=tuple(entry["parameters"]),
-        moments=(tuple(mean), tuple(square)),
-        held_out=entry["held_out"],
-        start=entry["start"],
-    )
+    def _identity(self) -> dict[str, Any]:
+        """What the updates in a ledger depend on."""
+        config, ladder = self.config, self.config.ladder
+        setup = Setup(self.pipe, ladder.steps, teacher_steps=config.teacher_steps)
+        parts = {"mask", "reuse", "weights", "sigmas"}
+        joint = [rung.weights is not None for rung in ladder]
+        return setup.origin(self.samples).model_dump(mode="json", exclude={"versions", "prompts"}) | {
+            "budgets": list(ladder.budgets),
+            "policies": [rung.model_dump(mode="json", include=parts) for rung in ladder],
+            "samples learned on": self.learned_on,
+            "objective": config.objective,
+            "autocast": config.autocast,
+            "seed": config.seed,
+            "every": config.every,
+            "epochs": config.epochs,
+            "rate": [config.rate_for(each) for each in joint],
+            "mean": [config.mean_for(each) for each in joint],
+        }
 
 
-def _identity(
-    pipe: Any, ladder: Ladder, samples: Sequence[Mapping[str, Any]], learned_on: int, teacher_steps: int | None
-) -> dict[str, Any]:
-    """What the updates in a ledger depend on."""
-    from budcache.pipeline import describe
+@dataclass(frozen=True)
+class _Known:
+    """An update as an earlier run wrote it down."""
 
-    origin = describe(pipe, prompts_hash=digest(samples), teacher_steps=teacher_steps, **settings_of(samples[0]))
-    return origin.model_dump(mode="json", exclude={"versions"}) | {
-        "budgets": list(ladder.budgets),
-        "policies": [rung.model_dump(mode="json", include={"mask", "reuse", "weights", "sigmas"}) for rung in ladder],
-        "samples learned on": learned_on,
-    }
+    update: Update
+    held_out: float | None
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> _Known:
+        from budcache.refine.align import Update
+
+        mean, square = entry["moments"]
+        moments = tuple(map(float, mean)), tuple(map(float, square))
+        update = Update(int(entry["number"]), float(entry["loss"]), tuple(map(float, entry["parameters"])), moments)
+        return cls(update, None if entry["held_out"] is None else float(entry["held_out"]))

@@ -14,15 +14,16 @@ from budcache.comparison.folder import Folder
 from budcache.comparison.measuring import measure_all
 from budcache.comparison.methods import METHODS, UNTAUGHT, title, usual
 from budcache.comparison.preparing import Preparation
-from budcache.comparison.result import Comparison, Setup
+from budcache.comparison.result import FULL, Comparison, Conditions
 from budcache.comparison.showing import show
 from budcache.errors import BudcacheWarning, PipelineError, SearchError
 from budcache.events import Watch
-from budcache.jobs.job import digest, settings_of, take_samples
+from budcache.jobs.config import check_budgets, known_options, one_or_several
 from budcache.jobs.meter import Meter
-from budcache.jobs.search import check_budgets
-from budcache.metrics import METRICS, Metric, metric
+from budcache.jobs.watching import watching
+from budcache.metrics import METRICS, metric
 from budcache.policy import Ladder
+from budcache.samples.samples import digest, settings_of, take_samples
 from budcache.wording import nearest, quote
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class CompareConfig:
         for name in self.methods:
             if name not in METHODS and name not in self.policies:
                 raise SearchError(f"there is no method {name!r}. {nearest(name, [*METHODS, *self.policies])}")
+        if FULL in self.policies:
+            raise SearchError(f"a policy is called {FULL!r}, which is the full run's name. Choose another name.")
         if not self.samples:
             raise SearchError("there are no prompts to measure on. Give a few that are not used for calibration.")
         lacking = [name for name in self.methods if name not in (*self.policies, *UNTAUGHT)]
@@ -103,11 +106,12 @@ class CompareConfig:
                 raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, names)}")
 
 
+@known_options
 def compare(
     pipe: Any,
     *,
     steps: int,
-    budgets: Iterable[int],
+    budgets: int | Iterable[int],
     prompts: Sequence[str] = (),
     samples: Sequence[Mapping[str, Any]] = (),
     calibration: Sequence[str] = (),
@@ -153,12 +157,12 @@ def compare(
     Returns:
         The comparison, as in the folder's `comparison.json`.
     """
-    from budcache.comparison.drawing import Drawing, draw
+    from budcache.comparison.drawing import MEASURING, Drawing, draw
 
     shared, given = dict(call or {}), dict(policies or {})
     config = CompareConfig(
         steps=steps,
-        budgets=tuple(sorted(set(budgets))),
+        budgets=one_or_several(budgets),
         samples=tuple(take_samples(prompts, samples, shared)) if prompts or samples else (),
         calibration=tuple(take_samples(calibration, calibration_samples, shared))
         if calibration or calibration_samples
@@ -175,16 +179,14 @@ def compare(
     judges = [metric(name, str(pipe.device)) for name in config.metrics]
     for judge in judges:
         judge.prepare()  # what is missing is said before the work, not after it
-    setup = _setup(pipe, config)
-    with Folder(config.folder, _identity(setup, config)) as kept:
-        meter = Meter("compare", watch)
-        kept.begin(setup, config.methods, config.metrics)
+    conditions = _conditions(pipe, config)
+    with Folder(config.folder, _identity(conditions, config)) as kept, watching(watch, progress) as everybody:
+        meter = Meter("compare", everybody)
+        kept.begin(conditions, config.methods, config.metrics)
         drawing = Drawing(pipe, config.samples, seed + EVALUATION_SEED, steps, kept, meter)
-        preparation = Preparation(
-            pipe, steps, config.budgets, config.calibration, kept.path, given, seed, batch, meter
-        )
+        preparation = Preparation(pipe, steps, config.budgets, config.calibration, kept.path, given, seed, batch, meter)
         draw(drawing, preparation, config.methods, config.budgets)
-        meter.phase("measuring")
+        meter.phase(MEASURING)
         measure_all(kept, judges, meter)
     return show(config.folder)
 
@@ -208,13 +210,13 @@ def _prompt(sample: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _setup(pipe: Any, config: CompareConfig) -> Setup:
+def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
     """On what, and how, it is compared."""
     import torch
 
     device = torch.device(pipe.device)
     own_noise = any(sample.get(name) is not None for sample in config.samples for name in ("generator", "latents"))
-    return Setup(
+    return Conditions(
         origin=_origin(pipe, config),
         steps=config.steps,
         budgets=config.budgets,
@@ -237,12 +239,12 @@ def _origin(pipe: Any, config: CompareConfig) -> Origin:
     return describe(pipe, prompts=count, prompts_hash=hashed, seed=config.seed, **common)
 
 
-def _identity(setup: Setup, config: CompareConfig) -> dict[str, Any]:
+def _identity(conditions: Conditions, config: CompareConfig) -> dict[str, Any]:
     """What the pictures depend on; not the metrics, which are computed from them."""
-    return setup.origin.model_dump(mode="json", exclude={"versions"}) | {
+    return conditions.origin.model_dump(mode="json", exclude={"versions"}) | {
         "calibration prompts": digest(config.calibration),
-        "steps": setup.steps,
-        "dtype": setup.dtype,
-        "device": setup.device,
+        "steps": conditions.steps,
+        "dtype": conditions.dtype,
+        "device": conditions.device,
         "batch": config.batch,
     }

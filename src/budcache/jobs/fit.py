@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import SearchError
-from budcache.jobs.job import Job, split, take_samples
-from budcache.jobs.select import Candidate, best, fits
-from budcache.policy import Ladder, Policy, Quality, Refined
-from budcache.wording import several
+from budcache.events import RungDone, Watch
+from budcache.jobs import estimate as phases
+from budcache.jobs.config import FitConfig, known_options
+from budcache.jobs.meter import Meter
+from budcache.jobs.refining import best_fit, gain, refined
+from budcache.jobs.setup import Setup
+from budcache.jobs.watching import watching
+from budcache.policy import Ladder, Policy, Refined
+from budcache.samples.samples import split, take_samples
 
 if TYPE_CHECKING:
-    from budcache.refine import Target
+    from budcache.calibration.judge import Judge
+    from budcache.refine.fit import FittedScorer, Target
 
-__all__ = ["fit", "gain", "refined"]
+__all__ = ["fit"]
 
 
+@known_options
 def fit(
     pipe: Any,
     policies: Ladder | Policy,
     *,
     prompts: Sequence[str] = (),
     samples: Sequence[Mapping[str, Any]] = (),
+    call: Mapping[str, Any] | None = None,
     seed: int = 0,
     selection: int | None = None,
     batch: int = 1,
@@ -30,8 +38,8 @@ def fit(
     ridges: Sequence[float] = (1e-3, 1e-4, 1e-2),
     target: Target = "next",
     teacher_steps: int | None = None,
-    watch: Callable[[Policy], None] | None = None,
-    **call: Any,
+    progress: bool | None = None,
+    watch: Watch | None = None,
 ) -> Ladder:
     """Fit the reuse of given masks in closed form: each rung gets blend weights, where they help.
 
@@ -40,6 +48,7 @@ def fit(
         policies: masks to fit, with output reuse.
         prompts: what to fit on, as in `search`; or
         samples: keyword arguments of the pipeline's `__call__`.
+        call: keyword arguments of the pipeline that all samples share.
         seed: sample i starts from noise of seed + i.
         selection: how many of the samples, the last ones, to keep out of the fit and to choose by; None is a quarter.
         batch: how many samples to run at once.
@@ -47,87 +56,60 @@ def fit(
         ridges: how strongly to pull towards plain reuse; likewise.
         target: what each stretch is fitted to: the teacher's latent at the "next" computed step, or the "final" one.
         teacher_steps: of a teacher that is finer than the policies' steps.
-        watch: called with each policy that has been fitted.
-        **call: keyword arguments that all samples share.
+        progress: whether to show a bar; None shows one in a terminal or a notebook.
+        watch: called with every event (`budcache.events`).
 
     Returns:
         The ladder, with weights on the rungs that are better for them on the selection samples.
     """
-    from budcache.refine import Fitted
-
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
-    check_fittable(ladder)
-    if not outputs or not ridges:
-        raise SearchError("there is nothing to choose from. Give at least one number of outputs and one ridge.")
+    config = FitConfig(ladder, tuple(outputs), tuple(ridges), target, teacher_steps, seed, selection, batch)
     given = take_samples(prompts, samples, call)
-    fitted_on = split(given, selection)
-    if fitted_on == len(given):
+    if split(given, selection) == len(given):
         raise SearchError("fitting needs samples to choose by. Give more prompts, or a selection of at least 1.")
-    job = Job(pipe, ladder.steps, "output", batch, "latent", 0, teacher_steps)
+    with watching(watch, progress) as everybody:
+        return _fitted(Setup(pipe, ladder.steps, batch=batch, teacher_steps=teacher_steps), config, given, everybody)
+
+
+def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]], watch: Watch) -> Ladder:
+    """The ladder, fitted rung by rung."""
+    from budcache.calibration.judge import Judge
+    from budcache.refine.fit import FittedScorer
+
+    fitted_on, meter = split(samples, config.selection), Meter("fit", watch)
+    meter.plan(phases.fit_phases(config, len(samples)))
+    meter.phase(phases.FULL_RUNS)
     rungs: list[Policy] = []
     with (
-        job.calibration(given[:fitted_on], seed) as known,
-        job.judge(given[fitted_on:], seed + fitted_on) as judge,
+        setup.calibration(samples[:fitted_on], config.seed, meter.spent) as known,
+        setup.calibration(samples[fitted_on:], config.seed + fitted_on) as kept_out,
     ):
-        fitters = [Fitted(known, outputs=q, ridge=ridge, target=target) for q in outputs for ridge in ridges]
-        for rung in ladder:
-            spent = known.calls + judge.calls if rungs else 0  # the first pays for the teachers
-            before = Candidate.of(rung)
-            _, found = fits(fitters, judge.calibration, [rung.mask])
-            found = best(judge.calibration, [before, found])  # never worse than it was, weights or not
-            quality = judge.quality(before), judge.quality(found)
-            how = "fit" if found != before else "fit, kept as it was"
-            calls = known.calls + judge.calls - spent
-            rungs.append(refined(pipe, rung, found, how, len(given), calls, quality, teacher_steps))
-            if watch is not None:
-                watch(rungs[-1])
+        judge = Judge(kept_out)
+        fitters = [
+            FittedScorer(known, outputs=outputs, ridge=ridge, target=config.target)
+            for outputs in config.outputs
+            for ridge in config.ridges
+        ]
+        meter.phase(phases.FITTING)
+        spent = 0  # the first rung pays for the teachers
+        for rung in config.ladder:
+            judge.forget()
+            after, line = _fit_one(rung, fitters, judge)
+            calls, spent = known.calls + judge.calls - spent, known.calls + judge.calls
+            line = line.model_copy(update={"prompts": len(samples), "calls": calls})
+            quality = judge.quality(after, used_to_choose=True)
+            rungs.append(refined(setup.pipe, rung, after, line, quality, config.teacher_steps))
+            meter.tell(RungDone("fit", rungs[-1]))
+            note = f"{rung.budget} calls: {line.gain or 0:+.1f} dB"
+            meter.spent(spent, part=len(rungs) / len(config.ladder), note=note)
     return Ladder.of(rungs)
 
 
-def check_fittable(ladder: Ladder) -> None:
-    """Refuse policies that cannot be fitted."""
-    for rung in ladder:
-        if rung.reuse != "output":
-            raise SearchError(
-                f"the policy of {several(rung.budget, 'call')} reuses residuals, and only outputs can be blended. "
-                'Search with reuse="output".'
-            )
-        if rung.sigmas is not None:
-            raise SearchError(
-                f"the policy of {several(rung.budget, 'call')} has noise levels of its own, and fits are made on the "
-                "pipeline's. Fit first, and align what was fitted."
-            )
-
-
-def refined(
-    pipe: Any,
-    rung: Policy,
-    found: Candidate,
-    how: str,
-    prompts: int,
-    calls: int,
-    quality: tuple[Quality, Quality],
-    teacher_steps: int | None,
-) -> Policy:
-    """A policy with what was found for it, and a line on how that came about; its quality before and after."""
-    from budcache.pipeline import describe
-
-    origin = rung.origin or describe(pipe)  # a policy written by hand says from now on what it is for
-    if teacher_steps != origin.teacher_steps:  # what the quality refers to
-        origin = origin.model_copy(update={"teacher_steps": teacher_steps})
-    line = Refined(how=how, prompts=prompts, calls=calls, gain=gain(*quality))
-    kept = rung.quality.calibration_loss if rung.quality and found == Candidate.of(rung) else found.loss
-    return rung.model_copy(
-        update={
-            "weights": found.weights,
-            "sigmas": found.sigmas,
-            "origin": origin,
-            "quality": quality[1].model_copy(update={"calibration_loss": kept}),
-            "refined": (*rung.refined, line),
-        }
-    )
-
-
-def gain(before: Quality, after: Quality) -> float | None:
-    """Decibels gained."""
-    return None if before.psnr is None or after.psnr is None else round(after.psnr - before.psnr, 2)
+def _fit_one(rung: Policy, fitters: Sequence[FittedScorer], judge: Judge) -> tuple[Policy, Refined]:
+    """One rung with the best fit, never worse than it was on the samples put aside; and what that was worth."""
+    plain = rung.model_copy(update={"weights": None, "quality": None})
+    _, found = best_fit(fitters, judge, [plain])
+    after = judge.best([rung, found])
+    kept = (after.weights, after.sigmas) == (rung.weights, rung.sigmas)
+    quality = judge.quality(rung, used_to_choose=True), judge.quality(after, used_to_choose=True)
+    return after, Refined(how="fit, kept as it was" if kept else "fit", gain=gain(*quality))

@@ -13,8 +13,8 @@ __all__ = ["Meter"]
 class Meter:
     """Turns sample-calls into progress of the whole job, with an honest time left.
 
-    Every phase weighs what it costs in sample-calls, so the bar moves evenly. The time left is what is still to be
-    done times the seconds that a sample-call has really taken, in this process.
+    Every phase weighs what it was planned to cost in sample-calls, so the bar moves evenly. The time left is what is
+    still to be done times the seconds that a sample-call has really taken, in this process.
 
     Args:
         job: which job it is.
@@ -31,11 +31,12 @@ class Meter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job, self.watch, self.earlier, self.clock = job, watch, earlier, clock
-        self._ahead: list[Phase] = []  # phases that are still to come
+        self._behind = 0  # sample-calls planned for phases that are over
         self._phase = Phase("", 0)  # the one at work
-        self._before = 0  # sample-calls of this process when it began
-        self._spent = 0  # sample-calls of this process
-        self._known = 0  # sample-calls' worth of work that needed no call: answered from a ledger
+        self._ahead: list[Phase] = []  # still to come
+        self._spent = self._spent_before = 0  # sample-calls of this process; and when the phase at work began
+        self._done = 0.0  # sample-calls' worth of the phase at work
+        self._skipped = 0  # sample-calls of the phase at work that need not be made
         self._begin = clock()
 
     def plan(self, phases: Sequence[Phase]) -> None:
@@ -45,38 +46,47 @@ class Meter:
 
     def phase(self, name: str) -> None:
         """A phase begins; those planned before it are over, whatever they took."""
-        self._before = self._spent + self._known
+        self._behind += max(self._phase.sample_calls, round(self._done))
+        self._spent_before, self._done, self._skipped = self._spent, 0.0, 0
         names = [phase.name for phase in self._ahead]
-        if name in names:
-            place = names.index(name)
-            self._phase, self._ahead = self._ahead[place], self._ahead[place + 1 :]
-        else:
-            self._phase = Phase(name, 0)
-        self.show()
-
-    def spent(self, sample_calls: int, best: float | None = None, note: str = "") -> None:
-        """The whole job has spent so many sample-calls in this process."""
-        self._spent = max(self._spent, sample_calls)
-        self.show(best, note)
-
-    def add(self, sample_calls: int) -> None:
-        """So many sample-calls more were spent."""
-        self.spent(self._spent + sample_calls)
-
-    def skipped(self, sample_calls: int) -> None:
-        """So many sample-calls were not needed, because an earlier run had made them."""
-        self._known += sample_calls
-
-    def show(self, best: float | None = None, note: str = "") -> None:
-        """Tell how far it is."""
-        done = self._spent + self._known
-        left = max(0, self._phase.sample_calls - (done - self._before)) + sum(p.sample_calls for p in self._ahead)
-        seconds = (self.clock() - self._begin) / self._spent * left if self._spent else None
-        self.tell(
-            Progress(self.job, self._phase.name, done, done + left, self.earlier + self._spent, seconds, best, note)
+        place = names.index(name) if name in names else -1
+        self._behind += sum(phase.sample_calls for phase in self._ahead[: max(place, 0)])
+        self._phase, self._ahead = (
+            (self._ahead[place], self._ahead[place + 1 :]) if place >= 0 else (Phase(name, 0), self._ahead)
         )
+        self._show()
+
+    def spent(self, sample_calls: int, *, part: float | None = None, best: float | None = None, note: str = "") -> None:
+        """The job has spent so many sample-calls in this process.
+
+        Args:
+            part: how much of the phase is done, from 0 to 1, where that is known better than by its sample-calls:
+                what a ledger knew already costs none.
+            best: the smallest loss so far of the budget at work.
+            note: for people to read.
+        """
+        self._spent = max(self._spent, sample_calls)
+        here = self._spent - self._spent_before + self._skipped if part is None else part * self._phase.sample_calls
+        self._done = max(self._done, here)
+        self._show(best, note)
+
+    def add(self, sample_calls: int, note: str = "") -> None:
+        """So many sample-calls more were spent."""
+        self.spent(self._spent + sample_calls, note=note)
+
+    def skipped(self, sample_calls: int, note: str = "") -> None:
+        """So many sample-calls of the phase at work need not be made: an earlier run has made them."""
+        self._skipped += sample_calls
+        self.add(0, note)
 
     def tell(self, event: Event) -> None:
         """Hand an event to whoever watches."""
         if self.watch is not None:
             self.watch(event)
+
+    def _show(self, best: float | None = None, note: str = "") -> None:
+        done = self._behind + round(self._done)
+        left = max(0, self._phase.sample_calls - round(self._done)) + sum(p.sample_calls for p in self._ahead)
+        seconds = (self.clock() - self._begin) / self._spent * left if self._spent else None
+        spent = self.earlier + self._spent
+        self.tell(Progress(self.job, self._phase.name, done, done + left, spent, seconds, best, note))

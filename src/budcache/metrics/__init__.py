@@ -7,14 +7,14 @@ videos of shape [F, H, W, 3]: a video's value is the mean over its frames. Netwo
 from __future__ import annotations
 
 from budcache.errors import BudcacheError
-from budcache.metrics.base import Metric, Summary, standard_error, summary
+from budcache.metrics.base import Metric, Summary, summary
 from budcache.metrics.clip import ClipB, ClipL
 from budcache.metrics.lpips import Lpips
 from budcache.metrics.pixels import Psnr, Ssim, psnr
 from budcache.metrics.rewards import Hpsv2, ImageReward
 from budcache.wording import nearest
 
-__all__ = ["METRICS", "Metric", "Summary", "metric", "psnr", "standard_error", "summary"]
+__all__ = ["METRICS", "Metric", "Summary", "metric", "psnr", "summary"]
 
 METRICS: dict[str, type[Metric]] = {kind.name: kind for kind in (Psnr, Ssim, Lpips, ImageReward, ClipB, ClipL, Hpsv2)}
 

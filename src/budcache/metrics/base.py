@@ -9,9 +9,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from budcache.calibration.aggregate import standard_error
 from budcache.errors import BudcacheError
 
-__all__ = ["Frame", "Metric", "Summary", "absent", "standard_error", "summary"]
+__all__ = ["Frame", "Metric", "Summary", "absent", "summary"]
 
 Frame = NDArray[np.floating[Any]]  # [H, W, 3], values from 0 to 1
 
@@ -42,7 +43,9 @@ class Metric(ABC):
         if not self.reference:
             return float(np.mean([self.frame(frame, frame, prompt) for frame in frames]))
         if others is None:
-            raise BudcacheError(f"{self.title} compares with a reference, but got none. Give the full run's picture, too.")
+            raise BudcacheError(
+                f"{self.title} compares with a reference, but got none. Give the full run's picture, too."
+            )
         if frames.shape != others.shape:
             raise BudcacheError(
                 f"{self.title} needs pictures of one size, got {frames.shape} and {others.shape} as "
@@ -74,11 +77,6 @@ def summary(values: Sequence[float], higher: bool = True) -> Summary:
         float(np.percentile(values, 5 if higher else 95)),
         float(min(values) if higher else max(values)),
     )
-
-
-def standard_error(values: Sequence[float]) -> float | None:
-    """How far the mean of so many values is off by chance, typically; None for a single one."""
-    return float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else None
 
 
 def absent(metric: str, what: str, remedy: str) -> BudcacheError:

@@ -1,45 +1,21 @@
-"""What is remembered of runs: the prefix tree, and states that wait in main memory while others are at work."""
+"""States that wait in main memory while others are at work, how large they are, and running out of memory."""
 
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["Tree", "park", "unpark"]
+from budcache.errors import SearchError
+
+__all__ = ["out_of_memory_as_error", "park", "size_of", "unpark"]
 
 T = TypeVar("T")
-
-
-@dataclass
-class Tree(Generic[T]):
-    """What is known after computed prefixes, least recently used out: masks that agree so far share it (F4)."""
-
-    bound: int
-    known: OrderedDict[Hashable, T] = field(default_factory=OrderedDict)
-    size: int = 0
-
-    def get(self, prefix: Hashable) -> T | None:
-        """What was put there, if it is still remembered."""
-        value = self.known.get(prefix)
-        if value is not None:
-            self.known.move_to_end(prefix)
-        return value
-
-    def put(self, prefix: Hashable, value: T) -> None:
-        """Remember it, and forget what was not asked for longest until all fits the bound."""
-        if self.bound <= 0 or prefix in self.known:
-            return
-        self.known[prefix] = value
-        self.size += _bytes(value)
-        while self.size > self.bound and self.known:
-            _, dropped = self.known.popitem(last=False)
-            self.size -= _bytes(dropped)
 
 
 @dataclass(frozen=True)
@@ -75,20 +51,26 @@ def _each(value: Any, change: Callable[[Any], Any], leaf: type) -> Any:
     new = {key: _each(part, change, leaf) for key, part in parts.items()}
     if all(new[key] is part for key, part in parts.items()):
         return value
-    if isinstance(value, dict):
+    if type(value) is dict:
         return new
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)(new.values())
     twin = copy.copy(value)
-    vars(twin).update(new)
+    if isinstance(value, dict):  # the named outputs of models are such
+        for key, part in new.items():
+            twin[key] = part
+    elif isinstance(value, tuple):  # a named one
+        twin = type(value)(*new.values())
+    else:
+        vars(twin).update(new)
     return twin
 
 
-def _bytes(value: Any) -> int:
+def size_of(value: Any) -> int:
     """The size of the tensors in a state, whatever they are nested in."""
     if isinstance(value, Tensor):
         return value.element_size() * value.nelement()
-    return sum(map(_bytes, _parts(value).values()))
+    return sum(map(size_of, _parts(value).values()))
 
 
 def _parts(value: Any) -> dict[Any, Any]:
@@ -97,3 +79,14 @@ def _parts(value: Any) -> dict[Any, Any]:
     if isinstance(value, list | tuple):
         return dict(enumerate(value))
     return {} if isinstance(value, type | Tensor) else getattr(value, "__dict__", {})
+
+
+@contextmanager
+def out_of_memory_as_error() -> Iterator[None]:
+    """An out-of-memory error as a sentence."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if type(error) is RuntimeError and "memory" not in str(error):  # how torch says it of a CPU
+            raise
+        raise SearchError("the model ran out of memory. Use a smaller batch or size, or offloading.") from error

@@ -1,4 +1,4 @@
-"""The one sampling loop: equation 2 of the paper, over any model, mask, solver and schedule."""
+"""The one sampling loop: equation 2 of the paper, for any plan, model and solver."""
 
 from __future__ import annotations
 
@@ -6,84 +6,86 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from budcache.errors import PolicyError
-from budcache.mask import Mask
 from budcache.numerics.model import Model
 from budcache.numerics.solvers import Solver, euler
+from budcache.plan import Blend, Plan, Stretch
 
-__all__ = ["State", "Weights", "advance", "blend", "rollout"]
-
-Weights = Sequence[Sequence[float] | Tensor]
+__all__ = ["State", "blended", "coast", "compute", "levels_of", "reuse", "rollout"]
 
 
 @dataclass(frozen=True)
 class State:
-    """All that the rest of a run depends on. Masks that agree so far share it."""
+    """All that the rest of a run depends on. Plans that agree so far share it."""
 
     x: Tensor
     step: int = 0
-    computed: int = 0  # computed steps so far
-    memo: Any = None  # what the last computed step left behind
+    outputs: tuple[Tensor, ...] = ()  # newest first
+    memo: Any = None  # what the last computed step left behind, for residual reuse
     past: Any = None  # the solver's
-    outputs: tuple[Tensor, ...] = ()  # newest first; kept only where they are blended
 
 
-def rollout(
-    model: Model,
-    x: Tensor,
-    sigmas: Tensor,
-    mask: Mask,
-    solver: Solver = euler,
-    weights: Weights | None = None,
-    begin: int = 0,
-) -> Tensor:
-    """Integrate from noise to data, computing only where `mask` says so.
+def rollout(model: Model, x: Tensor, plan: Plan, solver: Solver = euler) -> Tensor:
+    """Integrate from noise to data as a plan says.
 
     Args:
         model: the velocity field.
         x: noise, shape [N, ...].
-        sigmas: falling noise levels, shape [K + 1].
-        mask: K decisions.
+        plan: the noise levels, and for each computed step how to go on from it.
         solver: one step of an ODE solver.
-        weights: per computed step, the weights of the newest output and those before it; None repeats the newest.
-        begin: the step to start from, computed in any case; not 0 only for image-to-image.
 
     Returns:
-        The sample at `sigmas[-1]`, shape [N, ...].
+        The sample at the last level, shape [N, ...].
     """
-    if begin and weights is not None:
-        raise PolicyError(
-            f"blend weights are for whole runs, but this one begins at step {begin}. Begin at 0, or leave them out."
-        )
-    state = State(x, step=begin)
-    for k in range(begin, len(mask)):
-        state = advance(model, state, sigmas, mask[k] or k == begin, solver, weights)
+    state, levels = State(x, plan.begin), levels_of(plan)
+    for stretch in plan:
+        state = compute(model, state, levels, plan.outputs)
+        state = reuse(model, state, stretch, levels, solver, plan.reuse == "residual")[-1]
     return state.x
 
 
-def advance(
-    model: Model, state: State, sigmas: Tensor, compute: bool, solver: Solver = euler, weights: Weights | None = None
-) -> State:
-    """One step of equation 2: compute or reuse the velocity, then let the solver move."""
-    here, there = sigmas[state.step], sigmas[state.step + 1]
-    if compute:
-        v, memo = model.compute(state.x, here)
-        state = replace(state, memo=memo, computed=state.computed + 1)
-        if weights is not None:
-            outputs = (v, *state.outputs)[: max(map(len, weights))]
-            v = blend(outputs, weights[state.computed - 1])
-            state = replace(state, memo=v, outputs=outputs)
-    else:
-        v = model.reuse(state.x, here, state.memo)
-    x, past = solver(state.x, v, here, there, state.past)
-    return replace(state, x=x, past=past, step=state.step + 1)
+def compute(model: Model, state: State, levels: Tensor, keep: int = 1) -> State:
+    """Evaluate the model where the run is; the newest `keep` outputs are kept."""
+    v, memo = model.compute(state.x, levels[state.step])
+    return replace(state, outputs=(v, *state.outputs)[:keep], memo=memo)
 
 
-def blend(outputs: Sequence[Tensor], weights: Sequence[float] | Tensor) -> Tensor:
-    """The weighted sum of the newest outputs; a single weight of 1 gives the newest itself, bit for bit."""
-    total = weights[0] * outputs[0]
-    for weight, output in zip(weights[1:], outputs[1:], strict=False):
+def reuse(
+    model: Model, state: State, stretch: Stretch, levels: Tensor, solver: Solver, residual: bool = False
+) -> list[State]:
+    """Follow a stretch from the step that was just computed to its end: the state after each of its steps."""
+    v = blended(state.outputs, stretch.blend)
+    if not residual:
+        return coast(state, v, stretch.end, levels, solver)
+    states = coast(state, v, state.step + 1, levels, solver)
+    for k in range(stretch.step + 1, stretch.end):
+        v = model.reuse(states[-1].x, levels[k], state.memo)
+        states += coast(states[-1], v, k + 1, levels, solver)
+    return states
+
+
+def coast(state: State, v: Tensor, end: int, levels: Tensor, solver: Solver) -> list[State]:
+    """Let the solver go on with one velocity: the state after each step up to `end`."""
+    states = []
+    for k in range(state.step, end):
+        x, past = solver(state.x, v, levels[k], levels[k + 1], state.past)
+        state = replace(state, x=x, past=past, step=k + 1)
+        states.append(state)
+    return states
+
+
+def blended(outputs: Sequence[Tensor], blend: Blend | None) -> Tensor:
+    """What the solver goes on with: the newest output, or the weighted sum of the newest few."""
+    if blend is None:
+        return outputs[0]
+    total: Tensor = blend[0] * outputs[0]
+    for weight, output in zip(blend[1:], outputs[1:], strict=False):
         total = total + weight * output
     return total
+
+
+def levels_of(plan: Plan) -> Tensor:
+    """A plan's noise levels as a tensor, shape [K + 1]; with their gradient where they have one."""
+    return plan.levels if isinstance(plan.levels, Tensor) else torch.tensor(plan.levels, dtype=torch.float32)

@@ -1,11 +1,10 @@
 """The only code that knows diffusers: driving a pipeline's model, and serving policies."""
 
-from budcache.pipeline.driven import PipelineModel, decode
+from budcache.pipeline.driven import PipelineModel
 from budcache.pipeline.origin import describe
 from budcache.pipeline.parts import frozen
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
 from budcache.pipeline.serving import Handle, applied, apply
-from budcache.samples.batch import merge
 
 __all__ = [
     "BudcacheScheduler",
@@ -14,8 +13,6 @@ __all__ = [
     "Stats",
     "applied",
     "apply",
-    "decode",
     "describe",
     "frozen",
-    "merge",
 ]

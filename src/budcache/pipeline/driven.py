@@ -6,7 +6,6 @@ import atexit
 import copy
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,14 +14,15 @@ from torch import Tensor
 from budcache.errors import PipelineError
 from budcache.numerics.memory import park, unpark
 from budcache.numerics.solvers import Solver
+from budcache.pipeline.decoding import Networks
 from budcache.pipeline.residual import Trunk, attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.seam import Finish, Line, Reply, Request, SeamScheduler, run_pipeline
 from budcache.pipeline.standin import check_scheduler, clone, install, levels
 from budcache.policy import Reuse
-from budcache.samples.batch import merge
+from budcache.samples.samples import fresh
 
-__all__ = ["PipelineModel", "decode"]
+__all__ = ["PipelineModel"]
 
 _open: weakref.WeakSet[PipelineModel] = weakref.WeakSet()
 
@@ -67,6 +67,8 @@ class PipelineModel:
         self._scheduler = twin.scheduler = SeamScheduler(pipe.scheduler, self._line, self._trunk, grad)
         twin.set_progress_bar_config(disable=True)
         call = {"output_type": "latent", **call, "num_inference_steps": steps}
+        self._again, self._networks = (twin, fresh(call)), Networks(twin)
+        self._networks.listen(True)
         self._thread = threading.Thread(
             target=run_pipeline,
             args=(twin, self._line, call, _autocast()),
@@ -78,6 +80,7 @@ class PipelineModel:
         _open.add(self)
         self._thread.start()
         first = self._ask(Request())
+        self._networks.listen(False)
         self.noise, self.begin = first.x, self._scheduler.begin
         self._first = park(first)
         self.sigmas = levels(self._scheduler.inner)
@@ -128,6 +131,31 @@ class PipelineModel:
         self.close()
         assert isinstance(result, tuple)
         return result[0]
+
+    def decode(self, x: Tensor) -> list[Any]:
+        """Final latents as the pipeline's own pictures: arrays of values from 0 to 1, one per sample.
+
+        No network is evaluated but the decoder, and the run stays open (see `decoding`).
+        """
+        return list(self._decoded(x, "np"))
+
+    def decoded(self, x: Tensor) -> Tensor:
+        """The same as one tensor, channels last, with a gradient where the latents have one."""
+        pictures: Tensor = torch.stack(list(self._decoded(x, "pt")))
+        return pictures.movedim(-3, -1)
+
+    def _decoded(self, x: Tensor, output_type: str) -> Any:
+        twin, call = self._again
+        twin, line = copy.copy(twin), Line()
+        twin.scheduler = SeamScheduler(self._scheduler.inner, line, None, grad=True)
+        line.requests.put(Request())
+        line.requests.put(Finish(x.to(self.noise)))
+        with self._networks.answering():
+            run_pipeline(twin, line, {**fresh(call), "output_type": output_type}, {})
+        while not isinstance(reply := line.replies.get(), tuple):  # behind what the first step said
+            if isinstance(reply, BaseException):
+                raise reply
+        return reply[0][0]
 
     def close(self) -> None:
         """End the pipeline's run and its thread."""
@@ -182,16 +210,3 @@ def _shut(line: Line, pipe: Any, trunk: Trunk | None) -> None:
 def _autocast() -> dict[str, torch.dtype]:
     """The caller's autocast, which a thread does not inherit."""
     return {device: torch.get_autocast_dtype(device) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)}
-
-
-def decode(pipe: Any, x: Tensor, samples: Sequence[Mapping[str, Any]], *, steps: int) -> list[Any]:
-    """Final latents as the pipeline's own pictures: arrays of values from 0 to 1, one per sample.
-
-    The pipeline is opened at its loop and let go with `x` as its latents, which costs one evaluation of its model.
-    Latents that have a gradient give tensors that have one, channels last like the arrays.
-    """
-    call = {**(merge(samples) if len(samples) > 1 else samples[0])}
-    call["output_type"] = "pt" if x.requires_grad else "np"
-    with PipelineModel(pipe, steps=steps, grad=x.requires_grad, **call) as model:
-        output = model.finish(x)
-    return [picture.movedim(-3, -1) for picture in output[0]] if x.requires_grad else list(output[0])

@@ -13,7 +13,7 @@ from budcache.pipeline.parts import adapters, bare, denoisers
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
 
-__all__ = ["describe", "difference", "usual_guidance"]
+__all__ = ["describe", "difference", "guidance_of", "usual_guidance"]
 
 PROBED_VALUES = 8
 
@@ -50,6 +50,12 @@ def usual_guidance(pipe: Any) -> float | None:
     """The guidance scale that a pipeline takes if it is told none."""
     parameter = inspect.signature(type(pipe).__call__).parameters.get("guidance_scale")
     return float(parameter.default) if parameter and isinstance(parameter.default, int | float) else None
+
+
+def guidance_of(pipe: Any) -> float | None:
+    """The guidance scale of the run that a pipeline is in, where it keeps it."""
+    found = getattr(pipe, "_guidance_scale", None)
+    return float(found) if isinstance(found, int | float) else None
 
 
 def difference(origin: Origin, pipe: Any) -> str | None:

@@ -1,9 +1,9 @@
-"""Serving: the scheduler that carries out a policy.
+"""Serving: the scheduler that carries out a policy's plan in the place of the pipeline's own.
 
 With output reuse it shows the pipeline only the computed timesteps. Its `step` takes the inner scheduler
 through the computed step and then, with the same output, through the reused ones behind it, so the
 pipeline's loop runs exactly B times. With residual reuse the loop runs K times and the transformer's trunk
-is skipped where the mask says so.
+is skipped where the plan says so.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +22,11 @@ import numpy as np
 from diffusers.schedulers.scheduling_utils import SchedulerMixin
 from torch import Tensor
 
-from budcache.errors import PipelineError
-from budcache.numerics.rollout import blend
+from budcache.errors import BudcacheWarning, PipelineError
+from budcache.numerics.rollout import blended
 from budcache.pipeline.residual import Trunk
-from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, install
+from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, install, levels
+from budcache.plan import Plan, Stretch
 from budcache.policy import Policy, parse
 
 __all__ = ["BudcacheScheduler", "Stats"]
@@ -43,6 +46,8 @@ class Stats:
 
 class BudcacheScheduler(StandIn):
     """Carries out a policy in the place of a pipeline's own scheduler.
+
+    All its state is a plan, made when a run starts, and a cursor: the step of the full run that the pipeline is at.
 
     Args:
         inner: the scheduler that the pipeline had; any deterministic one that calls the model once a step.
@@ -68,30 +73,29 @@ class BudcacheScheduler(StandIn):
         super().__init__(copy.deepcopy(inner))
         self.policy, self.default_steps, self.strength = policy, default_steps, strength
         self.own_sigmas = own_sigmas
-        self.trunk, self._outputs = Trunk(), tuple[Tensor, ...]()
-        self.stats = Stats()
+        self.trunk, self.stats = Trunk(), Stats()
         self.at_start: Callable[[], None] | None = None  # called at the start of every run
-        self._restart()
+        self._outputs: tuple[Tensor, ...] = ()  # newest first
+        self._told = False  # whether it was said that some blends look back before the start
+        self._lock = threading.RLock()
+        self._begin_run(Plan.of(policy, ()))
 
-    def _restart(self) -> None:
-        self._k: int | None = None  # the step that the pipeline is at
-        self._end = self.policy.steps
-        self._position = 0  # computed steps begun
-        self._plan: tuple[int, ...] = self.policy.mask.computed  # the steps at which the model is computed
-        self._run_calls = 0
+    def _begin_run(self, plan: Plan) -> None:
+        self._plan, self._cursor, self._looped = plan, plan.begin, False
+        self._thread, self._run_calls = threading.get_ident(), 0
         self._forget()
 
     # What the pipeline looks at
 
     @property
+    def _shows_all(self) -> bool:
+        """Whether the pipeline sees all K timesteps, or the computed ones only."""
+        return self.strength or self.policy.reuse == "residual"
+
+    @property
     def _shown(self) -> tuple[int, ...]:
         """The steps that the pipeline sees in `timesteps` and `sigmas`."""
-        everything = self.strength or self.policy.reuse == "residual"
-        return tuple(range(self.policy.steps)) if everything else self.policy.mask.computed
-
-    def _planned(self, begin: int) -> tuple[int, ...]:
-        """The steps that are computed in a run from a step on; whatever comes first has nothing to reuse."""
-        return tuple(k for k, bit in enumerate(self.policy.mask) if k == begin or (bit and k > begin))
+        return tuple(range(self.policy.steps)) if self._shows_all else self.policy.mask.computed
 
     @property
     def timesteps(self) -> Tensor:
@@ -99,20 +103,21 @@ class BudcacheScheduler(StandIn):
         timesteps: Tensor = self.inner.timesteps
         if len(timesteps) != self.policy.steps:
             return timesteps  # before `set_timesteps`
-        if len(self._shown) < self.policy.steps:
-            return self._rest(0)
-        rest = self._rest if self.policy.reuse == "output" else None
-        return Timesteps.of(timesteps, self._shown, self._loop_over_range, rest)
+        if not self._shows_all:
+            return self._computed_from(0)
+        rest = self._computed_from if self.policy.reuse == "output" else None
+        return Timesteps.of(timesteps, self._shown, self._loop_over_a_part, rest)
 
-    def _rest(self, begin: int) -> Tensor:
-        steps = self._planned(begin) if begin < self.policy.steps else ()
-        return Timesteps.of(self.inner.timesteps[list(steps)], steps, self._loop_over_planned)
+    def _computed_from(self, begin: int) -> Tensor:
+        """The timesteps that are computed in a run from a step on."""
+        steps = Plan.of(self.policy, (), begin).computed if begin < self.policy.steps else ()
+        return Timesteps.of(self.inner.timesteps[list(steps)], steps, self._loop_over_the_rest)
 
     @property
     def sigmas(self) -> Tensor:
         """The noise levels that go with `timesteps`, and the one after the last."""
         sigmas: Tensor = self.inner.sigmas
-        if len(sigmas) != self.policy.steps + 1 or len(self._shown) == self.policy.steps:
+        if len(sigmas) != self.policy.steps + 1 or self._shows_all:
             return sigmas
         return sigmas[[*self._shown, self.policy.steps]]
 
@@ -124,13 +129,14 @@ class BudcacheScheduler(StandIn):
     @property
     def step_index(self) -> int | None:
         """The position in `timesteps`, or None before the first step."""
-        return self._shown.index(self._k) if self._k in self._shown else None
+        begun = self._looped or self._cursor > self._plan.begin
+        return self._shown.index(self._cursor) if begun and self._cursor in self._shown else None
 
     @property
     def planned_calls(self) -> int:
         """How often the pipeline's loop will run from where it is set to begin."""
         begin = getattr(self.inner, "begin_index", None) or 0
-        return self.policy.steps - begin if self.policy.reuse == "residual" else len(self._planned(begin))
+        return self.policy.steps - begin if self.policy.reuse == "residual" else Plan.of(self.policy, (), begin).calls
 
     def _set_begin_index(self, begin_index: int = 0) -> None:
         if begin_index and not self.strength:
@@ -141,9 +147,27 @@ class BudcacheScheduler(StandIn):
         self.inner.set_begin_index(begin_index)
 
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
-        steps, policy = self.policy.steps, self.policy
+        """A run begins."""
         call = inspect.signature(self.inner.set_timesteps).bind(*args, **kwargs)
-        asked = call.arguments
+        self._take_steps(call.arguments)
+        with self._lock:
+            self.inner.set_timesteps(*call.args, **call.kwargs)
+            steps = self.policy.steps
+            if len(self.inner.timesteps) != steps:
+                raise PipelineError(
+                    f"{type(self.inner).__name__} makes {len(self.inner.timesteps)} timesteps out of {steps} steps, so "
+                    "a mask does not fit it. Use a scheduler that makes one a step."
+                )
+            if self.policy.sigmas is not None:
+                install(self.inner, self.policy.sigmas)
+            self._begin_run(Plan.of(self.policy, tuple(levels(self.inner).tolist())))
+            self.stats.runs += 1
+        if self.at_start is not None:
+            self.at_start()
+
+    def _take_steps(self, asked: dict[str, Any]) -> None:
+        """Put the policy's number of steps where the pipeline asks for its default; refuse any other."""
+        steps = self.policy.steps
         given = [asked[name] for name in ("sigmas", "timesteps") if asked.get(name) is not None]
         number = int(asked.get("num_inference_steps") or (len(given[0]) if given else 0))
         if number not in (steps, self.default_steps):
@@ -151,10 +175,11 @@ class BudcacheScheduler(StandIn):
                 f"this policy has {steps} steps but the pipeline was asked for {number}. "
                 f"Pass num_inference_steps={steps}, or search a policy of {number} steps."
             )
-        sigmas = asked.get("sigmas")
-        plain = sigmas is not None and np.allclose(np.asarray(sigmas), np.linspace(1, 1 / number, number), atol=1e-6)
-        special = bool(given) and not plain
-        if special and (number != steps or (policy.sigmas is not None and self.own_sigmas)):
+        # FLUX and others hand over even sigmas of their own where the user gave none; nothing but the numbers tells.
+        even = asked.get("sigmas") is not None and np.allclose(
+            np.asarray(asked["sigmas"]), np.linspace(1, 1 / number, number), atol=1e-6
+        )
+        if given and not even and (number != steps or (self.policy.sigmas is not None and self.own_sigmas)):
             raise PipelineError(
                 "the pipeline was given its own sigmas or timesteps, but the policy decides the noise levels. "
                 f"Leave them out and pass num_inference_steps={steps}, or apply a policy without sigmas."
@@ -162,105 +187,117 @@ class BudcacheScheduler(StandIn):
         if number != steps:  # the user named no number, so the pipeline's default came: the policy's is meant
             if asked.get("num_inference_steps") is not None:
                 asked["num_inference_steps"] = steps
-            if plain:
+            if even:
                 asked["sigmas"] = np.linspace(1, 1 / steps, steps)
-        self.inner.set_timesteps(*call.args, **call.kwargs)
-        if len(self.inner.timesteps) != steps:
-            raise PipelineError(
-                f"{type(self.inner).__name__} makes {len(self.inner.timesteps)} timesteps out of {steps} steps, so a "
-                "mask does not fit it. Use a scheduler that makes one a step."
-            )
-        if policy.sigmas is not None:
-            install(self.inner, policy.sigmas)
-        self._restart()
-        self.stats.runs += 1
-        if self.at_start is not None:
-            self.at_start()
 
     # What happens in the pipeline's loop
 
-    def _loop_over_planned(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
+    def _loop_over_the_rest(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
         """The pipeline's `for t in timesteps`, where it was shown the computed ones."""
-        if steps and steps != self._planned(steps[0]):
+        if steps and steps != Plan.of(self.policy, (), steps[0]).computed:
             raise PipelineError(
                 "the pipeline runs only a part of its timesteps (denoising_start or denoising_end?), but the policy "
                 "covers them all. Leave that argument out, or remove the policy."
             )
         return self._loop(steps, self.policy.steps)
 
-    def _loop_over_range(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
+    def _loop_over_a_part(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
         """The same where it was shown all; it may have taken a part of them."""
         return self._loop(steps, steps[-1] + 1 if steps else 0)
 
     def _loop(self, steps: tuple[int, ...], end: int) -> Iterator[Tensor]:
         if not steps:
             raise PipelineError("the pipeline has no step left to run. Raise its strength.")
-        begin, residual = steps[0], self.policy.reuse == "residual"
-        self._plan, self._end = tuple(k for k in self._planned(begin) if k < end), end
-        if begin and self.policy.weights is not None:
-            raise PipelineError(
-                "the policy's blend weights were fitted to whole runs, but this one starts midway (strength below 1). "
-                "Use strength=1, or a policy without weights."
-            )
+        plan = self._plan = Plan.of(self.policy, self._plan.levels, steps[0], end)
+        self._say_what_is_plain(plan)
         try:
-            for k in steps if residual else self._plan:
-                self._k = k
-                if residual:
-                    self.trunk.begin(compute=k in self._plan)
+            for k in steps if plan.reuse == "residual" else plan.computed:
+                self._require_own_thread()
+                self._cursor, self._looped = k, True
+                if plan.reuse == "residual":
+                    self.trunk.begin(compute=k in plan.computed)
                 yield self.inner.timesteps[k]
         finally:  # also when the pipeline's loop is left by an exception, which drops this iterator
-            self._forget()
+            if self._plan is plan:
+                self._forget()
+
+    def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """One turn of the pipeline's loop: from the step that was just computed to the next one that will be."""
+        with self._lock:
+            self._check_turn(kwargs)
+            if self._plan.reuse == "residual":
+                return self._step_with_trunk(model_output, timestep, sample, *args, **kwargs)
+            stretch = self._stretch()
+            self._outputs = (model_output, *self._outputs)[: self._plan.outputs]
+            v = blended(self._outputs, stretch.blend)
+            result = self.inner.step(v, timestep, sample, *args, **kwargs)
+            for k in range(stretch.step + 1, stretch.end):
+                result = self.inner.step(v, self.inner.timesteps[k], result[0], *args, **kwargs)
+            self._cursor = stretch.end
+            self._count(computed=1, reused=stretch.end - stretch.step - 1)
+            return result
+
+    def _step_with_trunk(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The same with residual reuse: every step is a turn, and the trunk has run or was skipped."""
+        self.trunk.end()
+        if not self.trunk.calls:
+            raise PipelineError(
+                "this policy reuses residuals, but it is not attached to the pipeline's transformer: a saved or "
+                "copied scheduler does not carry that. Set pipe.scheduler = pipe.scheduler.inner, then apply it."
+            )
+        computed = self._cursor in self._plan.computed
+        self._count(computed=int(computed), reused=int(not computed))
+        return self.inner.step(model_output, timestep, sample, *args, **kwargs)
+
+    def _stretch(self) -> Stretch:
+        """The stretch that begins where the pipeline is."""
+        return self._plan.stretches[self._plan.computed.index(self._cursor)]
+
+    def _check_turn(self, kwargs: dict[str, Any]) -> None:
+        self._require_own_thread()
+        if kwargs.get("eta"):
+            raise PipelineError(f"eta={kwargs['eta']} adds fresh noise, so what is reused would not fit. Use eta=0.")
+        if self._shows_all and not self._looped and self.policy.budget < self.policy.steps:
+            raise PipelineError(
+                "this pipeline does not loop over scheduler.timesteps, so its start cannot be followed. "
+                'Use reuse="output" on a pipeline without `strength`.'
+            )
+
+    def _require_own_thread(self) -> None:
+        if self._thread != threading.get_ident():
+            raise PipelineError(
+                "two threads run this pipeline at once, and its scheduler can follow only one of them. "
+                "Give each thread a pipeline of its own: type(pipe)(**pipe.components), with a policy applied to each."
+            )
+
+    def _say_what_is_plain(self, plan: Plan) -> None:
+        if plan.plain and not self._told:
+            self._told = True
+            warnings.warn(
+                f"this run starts at step {plan.begin}, and {plan.plain} of the policy's blends look back before that; "
+                "these stretches repeat the last output instead. The number of calls holds.",
+                BudcacheWarning,
+                stacklevel=3,
+            )
+
+    def _count(self, computed: int, reused: int) -> None:
+        self.stats.calls += computed
+        self.stats.reused += reused
+        self._run_calls += computed
+        self.stats.last_run_calls = self._run_calls
 
     def _forget(self) -> None:
         """Let go of what a run remembers: the decoder needs the memory."""
         self.trunk.end()
         self.trunk.memo, self._outputs = {}, ()
 
-    def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("eta"):
-            raise PipelineError(f"eta={kwargs['eta']} adds fresh noise, so what is reused would not fit. Use eta=0.")
-        if self._k is None:  # the pipeline takes timesteps by index instead of looping over them
-            if len(self._shown) == self.policy.steps and self.policy.budget < self.policy.steps:
-                raise PipelineError(
-                    "this pipeline does not loop over scheduler.timesteps, so its start cannot be followed. "
-                    'Use reuse="output" on a pipeline without `strength`.'
-                )
-            self._k = self._plan[0]
-        k = self._k
-        if self.policy.reuse == "residual":
-            self.trunk.end()
-            if not self.trunk.calls:
-                raise PipelineError(
-                    "this policy reuses residuals, but it is not attached to the pipeline's transformer: a saved or "
-                    "copied scheduler does not carry that. Set pipe.scheduler = pipe.scheduler.inner, then apply it."
-                )
-            self._count(k in self._plan)
-            return self.inner.step(model_output, timestep, sample, *args, **kwargs)
-        model_output = self._blended(model_output)
-        later = [j for j in self._plan if j > k]
-        end = later[0] if later else self._end
-        self._count(True)
-        result = self.inner.step(model_output, timestep, sample, *args, **kwargs)
-        for j in range(k + 1, end):
-            self._count(False)
-            result = self.inner.step(model_output, self.inner.timesteps[j], result[0], *args, **kwargs)
-        self._k = end
-        return result
+    # Copies have a lock of their own: locks can be neither copied nor pickled.
 
-    def _blended(self, output: Tensor) -> Tensor:
-        """The output to go on with: the model's own, or the policy's blend of it with those before."""
-        weights = self.policy.weights
-        if weights is None:
-            return output
-        self._outputs = (output, *self._outputs)[: max(map(len, weights))]
-        self._position += 1
-        return blend(self._outputs, weights[self._position - 1])
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
 
-    def _count(self, computed: bool) -> None:
-        self.stats.calls += computed
-        self.stats.reused += not computed
-        self._run_calls += computed
-        self.stats.last_run_calls = self._run_calls
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
 
     # Files: a pipeline saved while it carries a policy still carries it when loaded
 

@@ -12,30 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from budcache.calibration.calibration import TINY, Run
+from budcache.calibration.aggregate import TINY
+from budcache.calibration.objectives import Run
 from budcache.errors import SearchError
-from budcache.mask import Mask
-from budcache.numerics.rollout import rollout
+from budcache.numerics.rollout import levels_of, rollout
 from budcache.numerics.sigmas import monotone
+from budcache.plan import Plan
+from budcache.policy import Policy
 
-__all__ = ["Aligned", "Learned", "Lesson", "Mean", "Update", "align", "check_pace", "student"]
+__all__ = ["Descent", "Lesson", "Mean", "Update", "check_pace", "student"]
 
 Mean = Literal["arithmetic", "geometric"]
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What is learned, as values: noise levels, and blend weights if there are any."""
-
-    sigmas: tuple[float, ...]
-    weights: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,122 +53,97 @@ class Update:
     loss: float  # of the lesson, before the step
     parameters: tuple[float, ...]
     moments: tuple[tuple[float, ...], tuple[float, ...]]  # AdamW's
-    held_out: float | None = None  # after the step, where it was measured
-    start: float | None = None  # the held-out loss before the first step, which tells of it
-
-
-@dataclass
-class Aligned:
-    """The best that was met, by held-out loss, and how it came about."""
-
-    best: Learned
-    start_loss: float
-    best_loss: float
-    updates: list[Update] = field(default_factory=list)
-
-
-def align(
-    start: Learned,
-    mask: Mask,
-    lessons: Sequence[Callable[[], AbstractContextManager[Lesson]]],
-    held_out: Callable[[Learned], float],
-    *,
-    rate: float = 1e-3,
-    every: int = 10,
-    mean: Mean = "arithmetic",
-    known: Sequence[Update] = (),
-    watch: Callable[[Update], None] | None = None,
-) -> Aligned:
-    """Learn noise levels (and blend weights, if `start` has some) for a mask, one update per lesson.
-
-    Args:
-        start: where to begin: the reference schedule, which is met exactly before the first update.
-        mask: which steps are computed.
-        lessons: opened one at a time, in this order; the learning rate falls along a cosine over them.
-        held_out: the loss on other samples; the best is kept by it, and the start counts.
-        rate: AdamW's learning rate at the beginning; there is no weight decay.
-        every: after how many updates to look at the held-out loss; the last one is looked at in any case.
-        mean: of the lessons' errors, what is to become small; `held_out` should be of the same kind.
-        known: the updates of an earlier, interrupted run with the same arguments: it goes on behind them.
-        watch: called with every update.
-    """
-    if not lessons:
-        raise SearchError("there are no samples to align on. Give some prompts; the paper takes 100.")
-    check_pace(rate, every)
-    space = _Space(start, mask)
-    optimiser = torch.optim.AdamW([space.parameters], lr=rate, weight_decay=0.0)
-    start_loss = held_out(start)
-    aligned = Aligned(start, start_loss, start_loss)
-
-    def keep(update: Update) -> None:
-        aligned.updates.append(update)
-        if update.held_out is not None and update.held_out < aligned.best_loss:
-            aligned.best, aligned.best_loss = space.at(update.parameters), update.held_out
-
-    for update in known:
-        keep(update)
-    if known:
-        _restore(optimiser, space.parameters, known[-1])
-    for number in range(len(known), len(lessons)):
-        for group in optimiser.param_groups:
-            group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * number / len(lessons)))
-        optimiser.zero_grad()
-        sigmas, weights = space.tensors(space.parameters)
-        with lessons[number]() as lesson:
-            loss = lesson.loss(student(lesson.run, mask, sigmas, weights))
-            if not torch.isfinite(loss):
-                raise SearchError(
-                    f"the loss of update {number} is {float(loss.detach())}. Use a smaller learning rate than "
-                    f"{rate:g}, or float32 or bfloat16 for the model."
-                )
-            (loss if mean == "arithmetic" else loss.clamp(min=TINY).log()).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        now, moments = _saved(optimiser, space.parameters)
-        look = number + 1 == len(lessons) or (number + 1) % every == 0
-        seen = held_out(space.at(now)) if look else None
-        update = Update(number, float(loss.detach()), now, moments, seen, None if number else start_loss)
-        keep(update)
-        if watch is not None:
-            watch(update)
-    return aligned
 
 
 def check_pace(rate: float, every: int) -> None:
-    """Refuse a learning rate or a rhythm that cannot be."""
+    """Validate the learning rate and the interval between looks at the held-out loss."""
     if not (rate > 0 and math.isfinite(rate)):
         raise SearchError(f"a learning rate of {rate:g} learns nothing. Choose one above 0; the paper's is 0.001.")
     if every < 1:
         raise SearchError(f"the held-out loss cannot be looked at every {every} updates. Choose at least 1.")
 
 
-def student(run: Run, mask: Mask, sigmas: Tensor, weights: Sequence[Tensor] | None = None) -> Tensor:
-    """The cached sampler on given levels, differentiable in them and in the weights; each call is checkpointed."""
-    return rollout(_Checkpointed(run), run.noise, sigmas, mask, run.solver(sigmas), weights)
+class Descent:
+    """A policy's noise levels, and its blend weights if it has some, on their way to a smaller loss.
 
+    What is learned are the logits of the gaps between levels, then the weights. The levels fall and their ends stay
+    whatever the logits are; at zero they are those of the start, to the last bit.
 
-class _Space:
-    """The numbers that are learned, and what they stand for: logits of the gaps between levels, then the weights.
-
-    The levels fall and their ends stay whatever the logits are; at zero they are those of the start, to the last bit.
+    Args:
+        start: where to begin; its sigmas are the reference schedule.
+        updates: how many there will be: the learning rate falls along a cosine over them.
+        rate: AdamW's learning rate at the beginning; there is no weight decay.
+        mean: of the lessons' errors, what is to become small.
     """
 
-    def __init__(self, start: Learned, mask: Mask) -> None:
+    def __init__(self, start: Policy, updates: int, *, rate: float = 1e-3, mean: Mean = "arithmetic") -> None:
+        check_pace(rate, 1)
+        if start.sigmas is None:
+            raise SearchError("aligning begins at a reference schedule. Give the policy the pipeline's own sigmas.")
+        if updates < 1:
+            raise SearchError("there are no samples to align on. Give some prompts; the paper takes 100.")
+        self.start, self.updates, self.rate, self.mean = start, updates, rate, mean
         rows = start.weights or ()
-        self.steps, self.sizes = len(mask), [len(row) for row in rows]
-        values = [0.0] * self.steps + [value for row in rows for value in row]
-        self.parameters = torch.tensor(values, dtype=torch.float64, requires_grad=True)
-        self.reference = torch.tensor(start.sigmas, dtype=torch.float64)
+        self._sizes = [len(row) for row in rows]
+        values = [0.0] * start.steps + [value for row in rows for value in row]
+        self._parameters = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+        self._reference = torch.tensor(start.sigmas, dtype=torch.float64)
+        self._optimiser = torch.optim.AdamW([self._parameters], lr=rate, weight_decay=0.0)
 
-    def tensors(self, parameters: Tensor) -> tuple[Tensor, list[Tensor] | None]:
+    def update(self, number: int, lesson: Lesson) -> Update:
+        """Learn from one lesson."""
+        for group in self._optimiser.param_groups:
+            group["lr"] = self.rate * 0.5 * (1 + math.cos(math.pi * number / self.updates))
+        self._optimiser.zero_grad()
+        loss = lesson.loss(student(lesson.run, self._plan()))
+        if not torch.isfinite(loss):
+            raise SearchError(
+                f"the loss of update {number} is {float(loss.detach())}. Use a smaller learning rate than "
+                f"{self.rate:g}, or float32 or bfloat16 for the model."
+            )
+        (loss if self.mean == "arithmetic" else loss.clamp(min=TINY).log()).backward()  # type: ignore[no-untyped-call]
+        self._optimiser.step()
+        state = self._optimiser.state[self._parameters]
+        moments = tuple(state["exp_avg"].tolist()), tuple(state["exp_avg_sq"].tolist())
+        return Update(number, float(loss.detach()), tuple(self._parameters.tolist()), moments)
+
+    def resume(self, update: Update) -> None:
+        """Go on behind an update of an earlier, interrupted run."""
+        with torch.no_grad():
+            self._parameters.copy_(torch.tensor(update.parameters, dtype=torch.float64))
+        mean, square = (torch.tensor(values, dtype=torch.float64) for values in update.moments)
+        self._optimiser.state[self._parameters] = {
+            "step": torch.tensor(float(update.number + 1)),
+            "exp_avg": mean,
+            "exp_avg_sq": square,
+        }
+
+    def policy(self, parameters: Sequence[float]) -> Policy:
+        """The policy that given parameters stand for."""
+        sigmas, rows = self._numbers(torch.tensor(parameters, dtype=torch.float64))
+        weights = None if rows is None else tuple(tuple(row.tolist()) for row in rows)
+        changed = {"sigmas": tuple(sigmas.tolist()), "weights": weights, "quality": None}  # it is yet to be measured
+        return self.start.model_copy(update=changed)
+
+    def _plan(self) -> Plan:
+        """The plan with numbers that are differentiable in the parameters."""
+        sigmas, rows = self._numbers(self._parameters)
+        plan = Plan.of(self.start, sigmas)
+        if rows is None:
+            return plan
+        stretches = [replace(stretch, blend=row) for stretch, row in zip(plan, rows, strict=True)]
+        return replace(plan, stretches=tuple(stretches))
+
+    def _numbers(self, parameters: Tensor) -> tuple[Tensor, list[Tensor] | None]:
         """Levels and weights, differentiable in the parameters."""
-        logits, weights = parameters[: self.steps], parameters[self.steps :]
-        rows = list(torch.split(weights, self.sizes)) if self.sizes else None
-        return monotone(self.reference, logits), rows
+        logits, weights = parameters[: self.start.steps], parameters[self.start.steps :]
+        rows = list(torch.split(weights, self._sizes)) if self._sizes else None
+        return monotone(self._reference, logits), rows
 
-    def at(self, parameters: Sequence[float]) -> Learned:
-        """What given parameters stand for."""
-        sigmas, rows = self.tensors(torch.tensor(parameters, dtype=torch.float64))
-        return Learned(tuple(sigmas.tolist()), None if rows is None else tuple(tuple(row.tolist()) for row in rows))
+
+def student(run: Run, plan: Plan) -> Tensor:
+    """The cached sampler, differentiable in the plan's numbers; each model call is checkpointed."""
+    return rollout(_Checkpointed(run), run.noise, plan, run.solver(levels_of(plan)))
 
 
 class _Checkpointed:
@@ -230,21 +198,3 @@ class _Again(torch.autograd.Function):
         found = iter(torch.autograd.grad(v, wanted, gradient, allow_unused=True))
         by_x, by_sigma = (next(found) if need else None for need in ctx.needs_input_grad[1:])
         return None, by_x, by_sigma
-
-
-def _saved(
-    optimiser: torch.optim.Optimizer, parameters: Tensor
-) -> tuple[tuple[float, ...], tuple[tuple[float, ...], tuple[float, ...]]]:
-    state = optimiser.state[parameters]
-    return tuple(parameters.tolist()), (tuple(state["exp_avg"].tolist()), tuple(state["exp_avg_sq"].tolist()))
-
-
-def _restore(optimiser: torch.optim.Optimizer, parameters: Tensor, update: Update) -> None:
-    with torch.no_grad():
-        parameters.copy_(torch.tensor(update.parameters, dtype=torch.float64))
-    mean, square = (torch.tensor(values, dtype=torch.float64) for values in update.moments)
-    optimiser.state[parameters] = {
-        "step": torch.tensor(float(update.number + 1)),
-        "exp_avg": mean,
-        "exp_avg_sq": square,
-    }

@@ -7,14 +7,13 @@ from itertools import accumulate, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from budcache.events import Scored, Updated
 from budcache.mask import Mask
 from budcache.policy import Policy
-from budcache.strategies import Evaluated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from budcache.refine import Update
 
 __all__ = ["convergence", "losses", "masks", "quality", "save", "sigmas", "weights"]
 
@@ -38,7 +37,7 @@ def quality(
     axes.legend(frameon=False)
 
 
-def convergence(axes: Axes, history: Sequence[Evaluated]) -> None:
+def convergence(axes: Axes, history: Sequence[Scored]) -> None:
     """The paper's convergence figure: annealing as circles, climbing as triangles, the best so far as a line."""
     shades = cycle(("#9aa3b2", "#c9b38c", "#8fb8ab", "#b79fc4"))  # lines stand out, points stay behind
     for phase in dict.fromkeys(step.phase for step in history):
@@ -126,7 +125,7 @@ def sigmas(axes: Axes, reference: Sequence[float] | None, schedules: Mapping[str
         axes.legend(frameon=False, fontsize=8)
 
 
-def losses(axes: Axes, updates: Mapping[str, Sequence[Update]]) -> None:
+def losses(axes: Axes, updates: Mapping[str, Sequence[Updated]]) -> None:
     """Losses of an alignment, update by update, and on held-out samples from the start on."""
     for colour, (name, steps) in zip((OURS, *OTHERS) * len(updates), updates.items(), strict=False):
         axes.plot([step.number + 1 for step in steps], [step.loss for step in steps], ".", color=colour, alpha=0.35)

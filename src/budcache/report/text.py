@@ -45,8 +45,7 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
         "reuse": [rung.reuse_text for rung in rungs],
         "sigmas": ["-" if rung.sigmas is None else "own" for rung in rungs],
         "loss": [_number(quality.calibration_loss, ".2e") for quality in qualities],
-        "PSNR": [_number(quality.psnr, ".1f") for quality in qualities],
-        "SSIM": [_number(quality.ssim, ".3f") for quality in qualities],
+        "PSNR": [_psnr(quality) for quality in qualities],
         "gain": ["-" if not rung.refined else _gain(rung) for rung in rungs],
     }
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -66,6 +65,13 @@ def _gain(rung: Policy) -> str:
     return f"{sum(gains):+.1f}" if gains else "-"
 
 
+def _psnr(quality: Quality) -> str:
+    """The mean with its standard error."""
+    if quality.psnr is None:
+        return "-"
+    return f"{quality.psnr:.1f}" + ("" if quality.psnr_error is None else f" ± {quality.psnr_error:.1f}")
+
+
 def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     """What the columns mean."""
     first = rungs[0]
@@ -74,11 +80,13 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
         steps = (first.origin and first.origin.teacher_steps) or first.steps
         count = first.quality.samples
         lines.append(
-            f"PSNR in decibels to the run of {steps} steps, mean of {several(count, 'sample')} kept out to choose by; "
-            "loss on the others"
+            f"PSNR in decibels to the run of {steps} steps: mean and standard error on {several(count, 'sample')} kept "
+            "out of the search; loss on the others"
         )
+        if first.quality.used_to_choose:
+            lines.append("the policies were also chosen by these samples, so on new prompts expect a little less")
         if count is not None and count < FEW:
-            lines.append("(few: with more prompts these numbers say more)")
+            lines.append("(few samples: with more prompts these numbers say more)")
     return [Text(line, style="dim") for line in lines]
 
 

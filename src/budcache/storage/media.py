@@ -38,7 +38,7 @@ def _sample(sample: Any) -> Picture | list[Picture]:
 
 def to_levels(frame: Any) -> NDArray[np.uint8]:
     """Values from 0 to 1 as the 256 levels of a picture, whatever the shape; levels stay as they are."""
-    array = np.asarray(frame)
+    array: NDArray[Any] = np.asarray(frame)
     if array.dtype == np.uint8:
         return array
     return (array.astype(np.float32).clip(0, 1) * 255).round().astype(np.uint8)

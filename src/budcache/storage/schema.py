@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from math import isfinite
 from typing import Annotated, Any
@@ -80,7 +81,7 @@ class Value(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _refuse_in_onesentence(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _refuse_in_one_sentence(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         token = _nesting.set(_nesting.get() + 1)
         try:
             value = handler(data)
@@ -93,6 +94,12 @@ class Value(BaseModel):
             raise PolicyError(text) from None
         finally:
             _nesting.reset(token)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same value with some fields changed; what does not fit together is refused, as when it is made."""
+        if not update:
+            return super().model_copy(deep=deep)
+        return type(self).model_validate({**{name: getattr(self, name) for name in type(self).model_fields}, **update})
 
     def _check(self) -> None:
         """Raise `ValueError` where fields that are right by themselves do not fit together."""

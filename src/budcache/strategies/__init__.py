@@ -14,7 +14,7 @@ from budcache.strategies.ledger import Ledger, read_history
 from budcache.strategies.polish import Polished
 from budcache.strategies.random_masks import RandomMasks
 from budcache.strategies.space import Space
-from budcache.strategies.strategy import Ask, Evaluated, Found, Limits, Proposals, Strategy, drive
+from budcache.strategies.strategy import Ask, Found, Limits, Proposals, ScoreMany, Strategy, drive
 from budcache.strategies.uniform import Uniform
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Anneal",
     "Ask",
     "Authors",
-    "Evaluated",
     "Exhaustive",
     "Found",
     "LadderSearch",
@@ -31,6 +30,7 @@ __all__ = [
     "Polished",
     "Proposals",
     "RandomMasks",
+    "ScoreMany",
     "Space",
     "Strategy",
     "Uniform",

@@ -68,11 +68,11 @@ class Anneal:
     def _explore(self, space: Space, start: Mask, rng: Random) -> Phase:
         """Algorithm 1."""
         mask = best = start
-        energy = lowest = (yield Ask(mask, "anneal")).loss
+        energy = lowest = (yield Ask.one(mask, "anneal"))[0].loss
         temperature = self.hot
         for _ in range(self.coolings):  # while T > T_min
             candidate = space.neighbour(mask, rng)
-            loss = (yield Ask(candidate, "anneal")).loss
+            loss = (yield Ask.one(candidate, "anneal"))[0].loss
             if loss < energy or rng.random() < math.exp((energy - loss) / temperature):
                 mask, energy = candidate, loss
                 if energy < lowest:
@@ -93,13 +93,13 @@ def climb(
         rounds: moves at most; None is until the top.
         phase: what the history calls it.
     """
-    best, lowest = start, (yield Ask(start, phase)).loss
+    best, lowest = start, (yield Ask.one(start, phase))[0].loss
     while rounds is None or rounds > 0:
         here = best
-        for mask in space.neighbours(here, window):
-            loss = (yield Ask(mask, phase)).loss
-            if loss < lowest:
-                best, lowest = mask, loss
+        around = tuple(space.neighbours(here, window))
+        for mask, score in zip(around, (yield Ask(around, phase)), strict=True):
+            if score.loss < lowest:
+                best, lowest = mask, score.loss
         if best == here:
             break
         rounds = None if rounds is None else rounds - 1

@@ -62,12 +62,12 @@ class Authors:
 
     def _anneal(self, space: Space, fresh: int, rng: Random) -> Phase:
         mask = best = space.random(rng, fresh)
-        energy = (yield Ask(mask, "anneal")).loss
+        energy = (yield Ask.one(mask, "anneal"))[0].loss
         lowest = math.inf  # the initial mask never counts as the best
         for i in range(self.iterations):
             temperature = self.hot * (self.cold / self.hot) ** (i / self.iterations)
             candidate = self._move(space, mask, fresh, rng)
-            loss = (yield Ask(candidate, "anneal")).loss
+            loss = (yield Ask.one(candidate, "anneal"))[0].loss
             if loss < energy or rng.random() < math.exp((energy - loss) / temperature):
                 mask, energy = candidate, loss
                 if energy < lowest:
@@ -87,7 +87,7 @@ class Authors:
         return mask
 
     def _climb(self, space: Space, fresh: int, start: Mask, rng: Random) -> Phase:
-        best, lowest = start, (yield Ask(start, "climb")).loss
+        best, lowest = start, (yield Ask.one(start, "climb"))[0].loss
         for _ in range(self.rounds):
             here = best
             free = [k for k, bit in enumerate(here) if not bit]
@@ -96,16 +96,15 @@ class Authors:
                 jumps = rng.sample(free, min(2, len(free)))
                 for j in [*(j for j in free if abs(j - k) <= WINDOW), *jumps]:
                     candidates[_moved(space, here, k, j)] = None
-            for mask in candidates:
-                loss = (yield Ask(mask, "climb")).loss
-                if loss < lowest:
-                    best, lowest = mask, loss
+            for mask, score in zip(candidates, (yield Ask(tuple(candidates), "climb")), strict=True):
+                if score.loss < lowest:
+                    best, lowest = mask, score.loss
             if best == here:
                 break
         return best
 
     def _climb_wan(self, space: Space, fresh: int, start: Mask, rng: Random) -> Phase:
-        best, lowest = start, (yield Ask(start, "climb")).loss
+        best, lowest = start, (yield Ask.one(start, "climb"))[0].loss
         for _ in range(self.rounds):  # never stops early
             here = best
             movable = [k for k in here.computed if k >= fresh]
@@ -114,11 +113,10 @@ class Authors:
                 break
             pairs = [(k, j) for k in movable for j in free if abs(j - k) <= WINDOW]
             pairs += [(rng.choice(movable), rng.choice(free)) for _ in range(40)]
-            for k, j in rng.sample(pairs, min(20, len(pairs))):
-                mask = _moved(space, here, k, j)
-                loss = (yield Ask(mask, "climb")).loss
-                if loss < lowest:
-                    best, lowest = mask, loss
+            around = tuple(_moved(space, here, k, j) for k, j in rng.sample(pairs, min(20, len(pairs))))
+            for mask, score in zip(around, (yield Ask(around, "climb")), strict=True):
+                if score.loss < lowest:
+                    best, lowest = mask, score.loss
         return best
 
 

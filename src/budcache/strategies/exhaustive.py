@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 
 from budcache.errors import SearchError
@@ -10,6 +11,8 @@ from budcache.strategies.space import Space
 from budcache.strategies.strategy import Ask, Proposals
 
 __all__ = ["Exhaustive"]
+
+TOGETHER = 256  # masks asked for at once
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,9 @@ class Exhaustive:
                 "on. Use fewer steps or the ladder."
             )
         for budget in budgets:
-            for mask in Space(steps, budget):
-                yield Ask(mask, "exhaustive")
+            masks = iter(Space(steps, budget))
+            while some := tuple(islice(masks, TOGETHER)):
+                yield Ask(some, "exhaustive")
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int:
         """All of them."""

@@ -40,12 +40,10 @@ class LadderSearch:
         paths: list[tuple[int, ...]] = [(0,)]
         for _ in range(budgets[-1]):
             arrivals: dict[int, list[tuple[float, tuple[int, ...]]]] = {}
-            for path in paths:
-                score = yield Ask(Mask.of(steps, path), "ladder")
+            scores = yield Ask(tuple(Mask.of(steps, path) for path in paths), "ladder")
+            for path, score in zip(paths, scores, strict=True):
                 for step in range(path[-1] + 1, steps):
-                    error = score.arrivals[step]
-                    assert error is not None
-                    arrivals.setdefault(step, []).append((error, (*path, step)))
+                    arrivals.setdefault(step, []).append((score.arrival(step), (*path, step)))
             paths = [path for step in sorted(arrivals) for _, path in sorted(arrivals[step])[: self.beam]]
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from budcache.calibration.aggregate import mean
 from budcache.calibration.score import Score
 from budcache.errors import PolicyError, SearchError
+from budcache.events import Scored
 from budcache.mask import Mask
 from budcache.storage.journal import Journal
-from budcache.strategies.strategy import Ask, Evaluated
+from budcache.strategies.strategy import Ask, ScoreMany
 
 __all__ = ["Ledger", "read_history"]
+
+FORMAT = 2  # of a ledger's lines: the losses and arrivals of every sample
 
 
 class Ledger:
@@ -35,7 +39,7 @@ class Ledger:
         self.spent = 0  # sample-calls, by all the runs of this search before this one
         self.calls = 0  # sample-calls when the mask last asked for had been scored, now or in an earlier run
         self._calls_then: dict[tuple[str, Mask], int] = {}
-        self._journal = Journal(path, search)
+        self._journal = Journal(path, {"format": FORMAT, **search})
         for entry in self._journal.entries:
             try:
                 self._read(entry)
@@ -43,21 +47,22 @@ class Ledger:
                 self.close()
                 raise self._journal.spoilt(entry) from None
 
-    def remembering(
-        self, score: Callable[[Ask], Score], calls: Callable[[], int], reuse: str = "plain"
-    ) -> Callable[[Ask], Score]:
-        """A scoring function that asks the ledger first, and tells it what it did not know."""
+    def remembering(self, score_many: ScoreMany, calls: Callable[[], int], reuse: str = "plain") -> ScoreMany:
+        """A scoring function that asks the ledger first, and writes down what it did not know."""
 
-        def remembered(ask: Ask) -> Score:
-            key = reuse, ask.mask
-            if key not in self.known:
-                found = score(ask)
-                self.calls = self.spent + calls()
-                entry = {"mask": str(ask.mask), "phase": ask.phase, "reuse": reuse, "calls": self.calls}
-                self._journal.write(entry | asdict(found))
-                self.known[key] = found
-            self.calls = self._calls_then.get(key, self.calls)
-            return self.known[key]
+        def remembered(ask: Ask) -> Iterator[Score]:
+            unknown = tuple(mask for mask in ask.masks if (reuse, mask) not in self.known)
+            fresh = score_many(Ask(unknown, ask.phase))
+            for mask in ask.masks:
+                key = reuse, mask
+                if key not in self.known:
+                    found = next(fresh)
+                    self.calls = self.spent + calls()
+                    entry = {"mask": str(mask), "phase": ask.phase, "reuse": reuse, "calls": self.calls}
+                    self._journal.write(entry | asdict(found))
+                    self.known[key] = found
+                self.calls = self._calls_then.get(key, self.calls)
+                yield self.known[key]
 
         return remembered
 
@@ -67,12 +72,13 @@ class Ledger:
 
     def _read(self, entry: dict[str, Any]) -> None:
         key = str(entry.get("reuse", "plain")), Mask.parse(entry["mask"])
-        self.known[key] = Score(float(entry["loss"]), tuple(entry["arrivals"]))
+        arrivals = [None if errors is None else tuple(map(float, errors)) for errors in entry["arrivals"]]
+        self.known[key] = Score(tuple(map(float, entry["losses"])), tuple(arrivals))
         self._calls_then[key] = int(entry["calls"])
         self.spent = max(self.spent, int(entry["calls"]))
 
 
-def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:
+def read_history(path: str | os.PathLike[str]) -> list[Scored]:
     """The masks that a ledger holds, in the order in which they were scored; the phase says where reuse was fitted."""
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")[:-1]
@@ -84,17 +90,14 @@ def read_history(path: str | os.PathLike[str]) -> list[Evaluated]:
                 f"{path} is the ledger of an alignment, not of a search. Show the policy that came of it, or align "
                 "with --plot."
             )
-        return [
-            Evaluated(
-                mask=Mask.parse(entry["mask"]),
-                loss=float(entry["loss"]),
-                phase=str(entry["phase"]) + ", fitted" * (entry.get("reuse") == "fitted"),
-                calls=int(entry["calls"]),
-                new=True,
-            )
-            for entry in entries[1:]
-        ]
+        return [_scored(entry) for entry in entries[1:]]
     except OSError as error:
         raise SearchError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
     except (ValueError, TypeError, KeyError, IndexError, PolicyError, RecursionError):
         raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None
+
+
+def _scored(entry: Mapping[str, Any]) -> Scored:
+    phase = str(entry["phase"]) + ", fitted" * (entry.get("reuse") == "fitted")
+    loss = mean(entry["losses"]) if "losses" in entry else float(entry["loss"])  # as ledgers of version 0.1 have it
+    return Scored(Mask.parse(entry["mask"]), loss, phase, int(entry["calls"]), new=True)

@@ -19,13 +19,13 @@ class Polished:
     """Let another strategy search, if there is one, and climb from the best mask of each budget.
 
     Args:
-        plan: the strategy that comes first; None goes straight to the climb.
+        first: the strategy that comes first; None goes straight to the climb.
         starts: masks found by others, scored here as well: the climb may begin at one of them.
         window: how far a computed step may move; 0 leaves out the climb.
         rounds: moves of the climb at most; None is until nothing improves.
     """
 
-    plan: Strategy | None = None
+    first: Strategy | None = None
     starts: tuple[Mask, ...] = ()
     window: int = 2
     rounds: int | None = 3
@@ -35,17 +35,17 @@ class Polished:
             raise SearchError(f"polish needs a window and rounds of at least 0, got {self.window} and {self.rounds}.")
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
-        """The plan's proposals, then the starts, then the climbs; see `Strategy`."""
+        """The first strategy's proposals, then the starts, then the climbs; see `Strategy`."""
         best: dict[int, tuple[float, Mask]] = {}
         asks = self._asks(steps, budgets, rng)
         try:
             ask = next(asks)
             while True:
-                score = yield ask
-                budget = ask.mask.budget
-                if budget not in best or score.loss < best[budget][0]:
-                    best[budget] = score.loss, ask.mask
-                ask = asks.send(score)
+                scores = yield ask
+                for mask, score in zip(ask.masks, scores, strict=True):
+                    if mask.budget not in best or score.loss < best[mask.budget][0]:
+                        best[mask.budget] = score.loss, mask
+                ask = asks.send(scores)
         except StopIteration:
             pass
         finally:
@@ -55,14 +55,14 @@ class Polished:
                 yield from climb(Space(steps, budget), best[budget][1], self.window, self.rounds, phase="polish")
 
     def _asks(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
-        if self.plan is not None:
-            yield from self.plan.propose(steps, budgets, rng)
-        for mask in self.starts:
-            yield Ask(mask, "start")
+        if self.first is not None:
+            yield from self.first.propose(steps, budgets, rng)
+        if self.starts:
+            yield Ask(self.starts, "start")
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:
         """Climbing ends when it ends."""
-        if self.window or self.plan is None:
+        if self.window or self.first is None:
             return None
-        known = self.plan.expected(steps, budgets)
+        known = self.first.expected(steps, budgets)
         return None if known is None else known + len(self.starts)

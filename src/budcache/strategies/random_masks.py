@@ -26,8 +26,7 @@ class RandomMasks:
         """See `Strategy`."""
         for budget in budgets:
             space = Space(steps, budget)
-            for _ in range(self.count):
-                yield Ask(space.random(rng), "random")
+            yield Ask(tuple(space.random(rng) for _ in range(self.count)), "random")
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:
         """Draws may repeat, so this is what there is at most."""

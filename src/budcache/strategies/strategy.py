@@ -3,49 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
 from budcache.calibration.score import Score
 from budcache.errors import SearchError
+from budcache.events import Scored
 from budcache.mask import Mask
 
-__all__ = ["Ask", "Evaluated", "Found", "Limits", "Phase", "Proposals", "Strategy", "drive"]
+__all__ = ["Ask", "Found", "Limits", "Phase", "Proposals", "ScoreMany", "Strategy", "drive"]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A mask to score, and the phase of the search that wants to know."""
+    """Masks to score, and the phase of the search that wants to know.
 
-    mask: Mask
+    Masks that do not depend on each other's scores are asked for together, so that they can be scored side by side.
+    """
+
+    masks: tuple[Mask, ...]
     phase: str
 
+    @classmethod
+    def one(cls, mask: Mask, phase: str) -> Ask:
+        """A single mask."""
+        return cls((mask,), phase)
 
-Proposals = Generator[Ask, Score, None]
-Phase = Generator[Ask, Score, Mask]  # a part of a search that ends with its best mask
+
+Proposals = Generator[Ask, tuple[Score, ...], None]
+Phase = Generator[Ask, tuple[Score, ...], Mask]  # a part of a search that ends with its best mask
+ScoreMany = Callable[[Ask], Iterator[Score]]  # in the order of the masks, each when it is asked for
 
 
 class Strategy(Protocol):
     """A way to search. It keeps no score of its own: the driver does, and cannot forget the best."""
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
-        """Yield masks to try and be sent their scores. All chance comes from `rng`."""
+        """Yield masks to try, one or several, and be sent their scores. All chance comes from `rng`."""
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:
         """About how many masks will be scored, if that can be said beforehand; progress bars like to know."""
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """One scored mask of a search's history."""
-
-    mask: Mask
-    loss: float
-    phase: str
-    calls: int  # sample-calls spent when it had been scored
-    new: bool  # False where the score was known already
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Found:
     """What a search has found: every scored mask, and how it got there."""
 
     scores: dict[Mask, Score] = field(default_factory=dict)
-    history: list[Evaluated] = field(default_factory=list)
+    history: list[Scored] = field(default_factory=list)
     stopped: str | None = None  # by which limit
 
     def best(self, budget: int, count: int = 1) -> list[Mask]:
@@ -89,14 +88,14 @@ class Found:
 
 def drive(
     strategy: Strategy,
-    score: Callable[[Ask], Score],
+    score_many: ScoreMany,
     *,
     steps: int,
     budgets: Iterable[int],
     seed: int = 0,
     limits: Limits | None = None,
     calls: Callable[[], int] = lambda: 0,
-    watch: Callable[[Evaluated], None] | None = None,
+    watch: Callable[[Scored], None] | None = None,
 ) -> Found:
     """Let a strategy search: score what it proposes, each mask once, until it is done or a limit is reached."""
     wanted = tuple(sorted(set(budgets)))
@@ -106,21 +105,28 @@ def drive(
         if not 1 <= budget <= steps:
             raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")
     found, limits, begin = Found(), limits or Limits(), time.monotonic()
-    proposals = strategy.propose(steps, wanted, Random(seed))
-    try:
-        ask = next(proposals)
-        while True:
-            new = ask.mask not in found.scores
+
+    def answered(ask: Ask) -> tuple[Score, ...] | None:
+        """The scores of what was asked for; None if a limit was reached on the way."""
+        unknown = tuple(mask for mask in dict.fromkeys(ask.masks) if mask not in found.scores)
+        fresh = score_many(Ask(unknown, ask.phase))
+        for mask in ask.masks:
+            new = mask not in found.scores
             if new:
                 found.stopped = limits.reached(calls(), time.monotonic() - begin, len(found.scores))
                 if found.stopped is not None:
-                    break
-                found.scores[ask.mask] = score(ask)
-            result = found.scores[ask.mask]
-            found.history.append(Evaluated(ask.mask, result.loss, ask.phase, calls(), new))
+                    return None
+                found.scores[mask] = next(fresh)
+            found.history.append(Scored(mask, found.scores[mask].loss, ask.phase, calls(), new))
             if watch is not None:
                 watch(found.history[-1])
-            ask = proposals.send(result)
+        return tuple(found.scores[mask] for mask in ask.masks)
+
+    proposals = strategy.propose(steps, wanted, Random(seed))
+    try:
+        answer = answered(next(proposals))
+        while answer is not None:
+            answer = answered(proposals.send(answer))
     except StopIteration:
         pass
     finally:

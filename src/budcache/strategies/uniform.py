@@ -18,7 +18,7 @@ class Uniform:
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
         """See `Strategy`."""
         for budget in budgets:
-            yield Ask(Space(steps, budget).uniform(), "uniform")
+            yield Ask.one(Space(steps, budget).uniform(), "uniform")
 
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int | None:
         """One a budget."""

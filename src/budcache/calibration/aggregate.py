@@ -1,0 +1,45 @@
+"""From one number per sample to one number: every mean that a search, a fit or a judgement uses is here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+__all__ = ["TINY", "geometric_mean", "mean", "near_worst", "standard_error"]
+
+TINY = 1e-20  # a loss below this counts as this
+# How `near_worst` weighs its samples: 1 would be the mean, infinity the worst one alone.
+POWER = 4
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean: the paper's loss over samples."""
+    return math.fsum(values) / len(values)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The geometric mean, in which each sample counts relative to its own error; it goes with the mean PSNR.
+
+    Not a number if one of the values is not.
+    """
+    if any(math.isnan(value) for value in values):
+        return math.nan
+    return math.exp(mean([math.log(max(value, TINY)) for value in values]))
+
+
+def near_worst(values: Sequence[float]) -> float:
+    """A power mean near to the largest value.
+
+    Arrivals are judged by it: a sample that has strayed far on its way ends as another picture, and calling the model
+    later does not bring it back; so the worst ones count most.
+    """
+    scale = max(*values, 1e-300)
+    return float(scale * mean([(value / scale) ** POWER for value in values]) ** (1 / POWER))
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """How far the mean of such samples scatters; None for a single one, which tells nothing of it."""
+    if len(values) < 2:
+        return None
+    middle = mean(values)
+    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1) / len(values))

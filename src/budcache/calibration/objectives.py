@@ -1,0 +1,118 @@
+"""What a search keeps small: the loss of final latents against the teacher's."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from budcache.errors import SearchError
+from budcache.numerics.model import Model
+from budcache.numerics.solvers import Solver
+
+__all__ = ["Objective", "ObjectiveLike", "PixelError", "Run", "latent_mse", "name_of", "objective", "squared_errors"]
+
+
+class Run(Model, Protocol):
+    """A model together with the run that is to be imitated: a `PipelineModel`, or anything like it."""
+
+    noise: Tensor  # where the run begins, shape [N, ...]
+    sigmas: Tensor  # its noise levels, shape [K + 1]
+    calls: int  # how often the model was evaluated, for all N samples at once
+
+    def solver(self, sigmas: Tensor | None = None) -> Solver:
+        """The solver of the run, as a pure function."""
+
+
+Objective: TypeAlias = Callable[[Tensor, Tensor, Any], "float | Tensor"]  # one loss for the run, or one per sample
+ObjectiveLike: TypeAlias = "Literal['latent', 'pixel'] | Objective"
+
+
+def squared_errors(student: Tensor, teacher: Tensor) -> Tensor:
+    """Each sample's mean squared error, shape [N]."""
+    return (student.cpu().double() - teacher.cpu().double()).flatten(1).square().mean(1)
+
+
+def latent_mse(student: Tensor, teacher: Tensor, run: Run) -> Tensor:
+    """Mean squared error of the final latents, the paper's objective, sample by sample."""
+    return squared_errors(student, teacher)
+
+
+class PixelError:
+    """Mean squared error of decoded pictures of values from -1 to 1, as in the authors' search on Wan."""
+
+    def __init__(self) -> None:
+        self._teachers: dict[int, list[Any]] = {}
+
+    def __call__(self, student: Tensor, teacher: Tensor, run: Any) -> Tensor:
+        """The error of each sample; the teacher's pictures are decoded once per run."""
+        if id(run) not in self._teachers:
+            self._teachers[id(run)] = run.decode(teacher)
+        pairs = zip(run.decode(student), self._teachers[id(run)], strict=True)
+        return torch.tensor([4 * float(((a - b) ** 2).mean()) for a, b in pairs], dtype=torch.float64)
+
+
+def objective(given: ObjectiveLike) -> Objective:
+    """The objective of that name, or the function itself."""
+    if callable(given):
+        return given
+    if given not in ("latent", "pixel"):
+        raise SearchError(f"there is no objective {given!r}. Use 'latent', 'pixel' or a function.")
+    return latent_mse if given == "latent" else PixelError()
+
+
+def name_of(given: ObjectiveLike) -> str:
+    """A name under which a ledger keeps an objective's scores: the same for the same computation, in every process.
+
+    Functions are told apart by their code, their defaults and what they close over; objects by their class and state.
+    """
+    if isinstance(given, str):
+        return given
+    if isinstance(given, functools.partial):
+        parts = [name_of(given.func), _digest((given.args, sorted(given.keywords.items())))]
+        return f"partial of {' '.join(parts)}"
+    code = getattr(given, "__code__", None)
+    if code is None:
+        return f"{type(given).__qualname__} {_digest(getattr(given, '__dict__', {}))}"
+    cells = [cell.cell_contents for cell in given.__closure__ or ()]
+    around = (given.__defaults__, given.__kwdefaults__, cells, getattr(given, "__self__", None))
+    return f"{given.__name__} {_digest((_code(code), around))}"
+
+
+def _code(code: Any) -> Any:
+    """What a function does, without where it was written."""
+    constants = [_code(each) if hasattr(each, "co_code") else each for each in code.co_consts]
+    return code.co_code, code.co_names, constants
+
+
+def _digest(value: Any) -> str:
+    try:
+        content = pickle.dumps(_plain(value))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        raise SearchError(
+            "the objective holds something that has no lasting name, so a ledger cannot tell its scores from those of "
+            "another one. Make it a class with plain numbers in it, or search without a ledger."
+        ) from None
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def _plain(value: Any) -> Any:
+    """A value whose pickle depends on its content only: functions by name, tensors by their numbers."""
+    if isinstance(value, dict):
+        return [(str(key), _plain(part)) for key, part in sorted(value.items(), key=lambda pair: str(pair[0]))]
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, Tensor):
+        return str(value.dtype), list(value.shape), value.detach().cpu().flatten().tolist()
+    if callable(value) and not isinstance(value, type):
+        return name_of(value)
+    if hasattr(value, "__dict__") and not isinstance(value, type):
+        return type(value).__qualname__, _plain(vars(value))
+    return value

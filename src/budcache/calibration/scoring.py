@@ -1,0 +1,62 @@
+"""The score of masks: rolled on all samples and compared with the teacher, many at a time if wanted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from budcache.calibration.calibration import Calibration
+from budcache.calibration.objectives import squared_errors
+from budcache.calibration.prefixes import Prefixes
+from budcache.calibration.score import Score
+from budcache.mask import Mask
+from budcache.plan import Stretch
+
+__all__ = ["PlainScorer", "Scorer"]
+
+
+class Scorer(ABC):
+    """Scores masks under one kind of reuse; searches are driven by it.
+
+    Args:
+        calibration: the samples, with their teachers.
+        outputs: how many outputs a blend may need.
+        memory: bytes that may be spent on remembered states; 0 remembers none. The scores are the same.
+    """
+
+    kind: str  # of reuse, as ledgers call it
+
+    def __init__(self, calibration: Calibration, *, outputs: int = 1, memory: int = 0) -> None:
+        self.calibration = calibration
+        self.prefixes = Prefixes(calibration, outputs, memory)
+
+    def score_many(self, masks: Iterable[Mask]) -> Iterator[Score]:
+        """Score masks one after the other, each when it is asked for."""
+        for mask in masks:
+            self.calibration.check(mask)
+            yield self.score(mask)
+
+    @abstractmethod
+    def score(self, mask: Mask) -> Score:
+        """Roll a mask on all samples and compare with the teacher."""
+
+
+class PlainScorer(Scorer):
+    """Plain reuse: between computed steps the last output, or the last residual, is repeated."""
+
+    kind = "plain"
+
+    def score(self, mask: Mask) -> Score:
+        """See `Scorer`."""
+        calibration, last = self.calibration, mask.computed[-1]
+        calibration.check(mask)
+        states = self.prefixes.at(tuple(Stretch(step, end) for step, end in mask.segments[:-1]))
+        to_end = Stretch(last, calibration.steps)
+        rolled = [[s.x.cpu() for s in self.prefixes.along(i, state, to_end)] for i, state in enumerate(states)]
+        arrivals: list[tuple[float, ...] | None] = [None] * (last + 1)
+        for j in range(calibration.steps - last):
+            pairs = [(xs[j], calibration.trajectory(i)[last + 1 + j]) for i, xs in enumerate(rolled)]
+            arrivals.append(tuple(torch.cat([squared_errors(*pair) for pair in pairs]).tolist()))
+        return Score(calibration.checked_losses(mask, [xs[-1] for xs in rolled]), tuple(arrivals))

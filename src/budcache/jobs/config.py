@@ -1,0 +1,195 @@
+"""The configuration of each job: typed values that refuse what cannot be, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import wraps
+from random import Random
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+
+from budcache.errors import SearchError
+from budcache.mask import MAX_STEPS
+from budcache.policy import Ladder, Reuse
+from budcache.strategies import LadderSearch, Limits, Polished, Strategy
+from budcache.strategies import strategy as by_name
+from budcache.wording import nearest, several
+
+if TYPE_CHECKING:
+    from budcache.calibration.objectives import ObjectiveLike
+    from budcache.refine.align import Mean
+    from budcache.refine.fit import Target
+
+__all__ = ["AlignConfig", "FitConfig", "SearchConfig", "known_options", "one_or_several"]
+
+STATE_MEMORY = 2_000_000_000  # bytes for remembered states
+POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
+PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def known_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse an option that a public function does not have, with the name that was probably meant."""
+    known = [name for name in function.__annotations__ if name != "return"]
+
+    @wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        for name in options:
+            if name not in known:
+                raise SearchError(
+                    f"{function.__name__} has no option {name!r}. {nearest(name, known)} "
+                    f"Arguments of the pipeline itself go into call={{{name!r}: ...}}."
+                )
+        return function(*args, **options)
+
+    return checked
+
+
+def one_or_several(budgets: int | Iterable[int]) -> tuple[int, ...]:
+    """Budgets, rising, each once."""
+    return tuple(sorted({budgets} if isinstance(budgets, int) else set(budgets)))
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How a search goes; see `budcache.search` for what each field means."""
+
+    steps: int
+    budgets: tuple[int, ...]
+    strategy: Strategy = field(default_factory=LadderSearch)
+    reuse: Reuse = "output"
+    fit: bool | None = None
+    polish: int = POLISH
+    rounds: int | None = ROUNDS
+    teacher_steps: int | None = None
+    seed: int = 0
+    selection: int | None = None
+    batch: int = 1
+    objective: ObjectiveLike = "latent"
+    limits: Limits = field(default_factory=Limits)
+    state_memory: int = STATE_MEMORY
+
+    def __post_init__(self) -> None:
+        check_budgets(self.budgets, self.steps)
+        _check_common(self.steps, self.teacher_steps, self.batch)
+        if isinstance(self.strategy, str):
+            object.__setattr__(self, "strategy", by_name(self.strategy))
+        if self.reuse not in ("output", "residual"):
+            raise SearchError(f"there is no reuse {self.reuse!r}. Use 'output' or 'residual'.")
+        if not callable(self.objective) and self.objective not in ("latent", "pixel"):
+            raise SearchError(f"there is no objective {self.objective!r}. Use 'latent', 'pixel' or a function.")
+        if self.fit and self.reuse != "output":
+            raise SearchError('only reuse="output" can be fitted. Leave fit out, or use output reuse.')
+        if self.state_memory < 0:
+            raise SearchError(f"a memory of {self.state_memory} bytes is not possible. Choose 0 or more.")
+        Polished(None, (), self.polish, self.rounds)
+        next(self.first.propose(self.steps, self.budgets, Random(self.seed)), None)  # what refuses these numbers
+
+    @property
+    def fitted(self) -> bool:
+        """Whether reuse is fitted: where it can be, unless told otherwise."""
+        return self.reuse == "output" if self.fit is None else self.fit
+
+    @property
+    def first(self) -> Strategy:
+        """What searches with plain reuse; without a fit it is this search that is polished."""
+        polished = self.polish and not self.fitted
+        return Polished(self.strategy, (), self.polish, self.rounds) if polished else self.strategy
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How masks are fitted; see `budcache.fit`."""
+
+    ladder: Ladder
+    outputs: tuple[int, ...] = (3, 2)
+    ridges: tuple[float, ...] = (1e-3, 1e-4, 1e-2)
+    target: Target = "next"
+    teacher_steps: int | None = None
+    seed: int = 0
+    selection: int | None = None
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        from budcache.refine.fit import check_blend
+
+        _check_common(self.ladder.steps, self.teacher_steps, self.batch)
+        if not self.outputs or not self.ridges:
+            raise SearchError("there is nothing to choose from. Give at least one number of outputs and one ridge.")
+        for outputs in self.outputs:
+            for ridge in self.ridges:
+                check_blend(outputs, ridge)
+        if self.target not in ("next", "final"):
+            raise SearchError(f"there is no target {self.target!r}. Use 'next' or 'final'.")
+        for rung in self.ladder:
+            which = f"the policy of {several(rung.budget, 'call')}"
+            if rung.reuse != "output":
+                raise SearchError(
+                    f'{which} reuses residuals, and only outputs can be blended. Search with reuse="output".'
+                )
+            if rung.sigmas is not None:
+                raise SearchError(
+                    f"{which} has noise levels of its own, and fits are made on the pipeline's. Fit first, and align "
+                    "what was fitted."
+                )
+
+
+@dataclass(frozen=True)
+class AlignConfig:
+    """How noise levels are learned; see `budcache.align`."""
+
+    ladder: Ladder
+    epochs: int = 1
+    rate: float | None = None
+    mean: Mean | None = None
+    every: int = 10
+    objective: Literal["latent", "pixel"] = "latent"
+    autocast: Literal["bfloat16"] | None = None
+    teacher_steps: int | None = None
+    seed: int = 0
+    selection: int | None = None
+
+    def __post_init__(self) -> None:
+        from budcache.refine.align import check_pace
+
+        _check_common(self.ladder.steps, self.teacher_steps, 1)
+        if self.objective not in ("latent", "pixel"):
+            raise SearchError(f"there is no objective {self.objective!r} to align by. Use 'latent' or 'pixel'.")
+        if self.mean not in (None, "arithmetic", "geometric"):
+            raise SearchError(f"there is no {self.mean!r} mean. Use 'arithmetic' or 'geometric'.")
+        if self.epochs < 1:
+            raise SearchError(f"epochs must be at least 1, got {self.epochs}.")
+        if self.autocast not in (None, "bfloat16"):
+            raise SearchError(f"autocast to {self.autocast!r} is not possible. Use 'bfloat16' or leave it out.")
+        check_pace(PAPER_RATE if self.rate is None else self.rate, self.every)
+
+    def rate_for(self, joint: bool) -> float:
+        """The learning rate: the paper's for noise levels alone, and what was found to suit blend weights."""
+        return (JOINT_RATE if joint else PAPER_RATE) if self.rate is None else self.rate
+
+    def mean_for(self, joint: bool) -> Mean:
+        """The mean of the samples' errors: the paper's for noise levels alone, what goes with PSNR otherwise."""
+        return self.mean or ("geometric" if joint else "arithmetic")
+
+
+def check_budgets(budgets: tuple[int, ...], steps: int) -> None:
+    """Refuse budgets that no mask of so many steps can have."""
+    if not budgets:
+        raise SearchError("there is no budget to search for. Give budgets=, in model calls per sample.")
+    if not 1 <= steps <= MAX_STEPS:
+        raise SearchError(f"a run of {steps} steps is not possible. Use 1 to {MAX_STEPS} steps.")
+    for budget in budgets:
+        if not 1 <= budget <= steps:
+            raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")
+
+
+def _check_common(steps: int, teacher_steps: int | None, batch: int) -> None:
+    if batch < 1:
+        raise SearchError(f"batch must be at least 1, got {batch}.")
+    if teacher_steps is not None and teacher_steps < steps:
+        raise SearchError(
+            f"a teacher of {teacher_steps} steps is coarser than the {steps} steps that it is to teach. "
+            f"Leave its steps out, or choose more than {steps}."
+        )

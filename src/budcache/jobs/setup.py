@@ -1,0 +1,80 @@
+"""What all jobs on a pipeline share: samples held open with their teachers run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from budcache.errors import SearchError
+from budcache.policy import Origin, Reuse
+from budcache.samples.samples import digest, seeded, settings_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from budcache.calibration.calibration import Calibration
+    from budcache.calibration.objectives import ObjectiveLike
+
+__all__ = ["Setup", "Taught"]
+
+Taught = Callable[[int], None]  # told after each full run how many sample-calls these have taken
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A pipeline, and how its runs are to be imitated."""
+
+    pipe: Any
+    steps: int
+    reuse: Reuse = "output"
+    batch: int = 1
+    objective: ObjectiveLike = "latent"
+    teacher_steps: int | None = None  # None: the full run is the teacher
+
+    @contextmanager
+    def calibration(
+        self, samples: Sequence[Mapping[str, Any]], seed: int, taught: Taught | None = None
+    ) -> Iterator[Calibration]:
+        """Hold the pipeline open on samples, teachers run; sample i has seed + i."""
+        from budcache.calibration.calibration import Calibration
+        from budcache.calibration.objectives import objective
+        from budcache.numerics.memory import out_of_memory_as_error
+        from budcache.pipeline import PipelineModel
+        from budcache.samples.batch import merge
+
+        given = [seeded(sample, seed + i) for i, sample in enumerate(samples)]
+        with ExitStack() as stack, out_of_memory_as_error():
+            runs = []
+            for begin in range(0, len(given), self.batch):
+                call = merge(given[begin : begin + self.batch]) if self.batch > 1 else given[begin]
+                model = PipelineModel(self.pipe, steps=self.steps, reuse=self.reuse, **call)
+                runs.append(stack.enter_context(model))
+                if model.begin:
+                    raise SearchError("a search needs whole runs, but these start midway. Use strength=1.")
+            finer = self.finer_sigmas(samples[0])
+            yield Calibration(
+                runs,
+                objective=objective(self.objective),
+                teacher_sigmas=finer,
+                spent=0 if finer is None else 1,
+                residual=self.reuse == "residual",
+                taught=taught,
+            )
+
+    def finer_sigmas(self, sample: Mapping[str, Any]) -> Tensor | None:
+        """The pipeline's own levels for a finer teacher, if there is to be one; to open the pipeline costs a call."""
+        from budcache.pipeline import PipelineModel
+
+        if self.teacher_steps is None or self.teacher_steps == self.steps:
+            return None
+        with PipelineModel(self.pipe, steps=self.teacher_steps, **seeded(sample, 0)) as finer:
+            return finer.sigmas
+
+    def origin(self, samples: Sequence[Mapping[str, Any]], **more: Any) -> Origin:
+        """What a policy that is made here will say of where it came from."""
+        from budcache.pipeline import describe
+
+        known = {"prompts": len(samples), "prompts_hash": digest(samples), "teacher_steps": self.teacher_steps}
+        return describe(self.pipe, **{**known, **settings_of(samples[0]), **more})
