@@ -33,7 +33,6 @@ from budcache.cli.common import (
 from budcache.cli.search import parse_budgets
 from budcache.errors import SearchError
 from budcache.events import EntryDone, Event
-from budcache.jobs.compare import compare as run
 from budcache.jobs.config import check_budgets
 from budcache.policy import Ladder
 from budcache.samples.prompts import read_prompts
@@ -87,6 +86,7 @@ def compare(
     """Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on."""
     from budcache import models
     from budcache.comparison import show
+    from budcache.jobs.compare import compare as run
 
     if show_only:
         _tell(show(folder), folder, as_json)

@@ -11,7 +11,6 @@ import typer
 from budcache.cli.bar import Bar
 from budcache.cli.common import check_writable, command, open_pipeline, out, say
 from budcache.cli.compare import KeptRows
-from budcache.jobs.compare import compare
 from budcache.jobs.search import search
 from budcache.policy import Ladder
 
@@ -29,6 +28,7 @@ def demo(
     """Search, draw and compare on the embedded model, without a GPU, a network or an account."""
     from budcache import models
     from budcache.comparison import headline, show, text
+    from budcache.jobs.compare import compare
     from budcache.report.text import describe
 
     check_writable(folder / "report.html")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +20,8 @@ from budcache.storage.files import write_text
 __all__ = ["NOISY", "Cell", "cells", "heading", "rows", "text", "write_csv"]
 
 FIRST = 3  # the first metric's place in a row, after calls, latency and speed-up
-ROOM = 2  # metrics that fit a line of 100 letters with a tail among them
 NOISY = "~ timings are noisy: they spread by more than a fifth, or are faster than the calls allow"
+WIDE = 10_000  # letters, more than any table has
 STYLES = {1: "bold", 2: "underline"}
 
 
@@ -60,13 +62,33 @@ def _measured(comparison: Comparison, entry: Entry, measure: Measure) -> Cell:
 def text(comparison: Comparison) -> RenderableType:
     """The table for a terminal: the best of each budget is bold, the second best underlined.
 
-    Behind each mean stands its standard error, and the first metric's bad tail where there is room for it.
+    Behind each mean stands its standard error; behind that the first metric's bad tail, if the terminal is wide enough.
     """
+    return _Fitting(comparison)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """The widest form of the table that fits a terminal."""
+
+    comparison: Comparison
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for tail, narrow in ((True, False), (False, False), (False, True)):
+            table = _table(self.comparison, tail, narrow)
+            if Measurement.get(console, options.update(max_width=WIDE), table).maximum <= options.max_width:
+                break
+        yield table
+        if any(entry.speed.noisy for entry in self.comparison.entries):
+            yield Text(NOISY, "dim")
+
+
+def _table(comparison: Comparison, tail: bool, narrow: bool) -> Table:
     names = ["calls", "latency s", "speed-up", *(heading(measure) for measure in comparison.measures)]
-    tailed = comparison.measures[0] if 1 <= len(comparison.measures) <= ROOM else None
+    tailed = comparison.measures[0] if tail and comparison.measures else None
     if tailed is not None:
         names.insert(FIRST + 1, f"{tailed.title} {tailed.tail_name}")
-    table = Table(box=None, pad_edge=False, header_style="dim", collapse_padding=len(comparison.measures) > ROOM)
+    table = Table(box=None, pad_edge=False, header_style="dim", collapse_padding=narrow)
     table.add_column("method")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
@@ -85,8 +107,7 @@ def text(comparison: Comparison) -> RenderableType:
         table.add_row(f"[dim]{budget} calls[/]")
         for entry in comparison.at(budget):
             add(entry)
-    noisy = any(entry.speed.noisy for entry in comparison.entries)
-    return Group(table, Text(NOISY, "dim")) if noisy else table
+    return table
 
 
 def _written(cell: Cell) -> Text:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from html import escape
 from pathlib import Path
 
 from budcache.comparison.result import Comparison, Entry, Measure
-from budcache.errors import PipelineError
 from budcache.report.page_charts import convergence, curve, key, styles
 from budcache.report.page_parts import AMPLIFIED, choices, gallery, spreads, strips, table, tabs
+from budcache.storage.files import write_text
 
 __all__ = ["headline", "page", "write"]
 
@@ -19,20 +18,7 @@ def write(
     comparison: Comparison, folder: str | os.PathLike[str], path: str | os.PathLike[str], ladder: str | None = None
 ) -> Path:
     """Write the page; the file is replaced whole or not at all."""
-    target, content = Path(path), page(comparison, folder, ladder)
-    temporary: Path | None = None
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
-            temporary = Path(file.name)
-            file.write(content)
-        temporary.chmod(0o644)
-        temporary.replace(target)
-    except OSError as error:
-        raise PipelineError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-    return target
+    return write_text(path, page(comparison, folder, ladder))
 
 
 def page(comparison: Comparison, folder: str | os.PathLike[str], ladder: str | None = None) -> str:
@@ -196,7 +182,7 @@ def _left_out(comparison: Comparison) -> str:
 def _facts(comparison: Comparison) -> str:
     origin = comparison.origin
     size = " x ".join(str(n) for n in (origin.width, origin.height, origin.frames) if n is not None)
-    count, last = len(comparison.prompts), comparison.seed + len(comparison.prompts) - 1
+    count, last = len(comparison.prompts), (comparison.seed or 0) + len(comparison.prompts) - 1
     facts = {
         "model": origin.model,
         "pipeline": " / ".join(filter(None, (origin.pipeline, origin.denoiser, origin.scheduler))),

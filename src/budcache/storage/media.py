@@ -38,10 +38,11 @@ def _sample(sample: Any) -> Picture | list[Picture]:
 
 def to_levels(frame: Any) -> NDArray[np.uint8]:
     """Values from 0 to 1 as the 256 levels of a picture, whatever the shape; levels stay as they are."""
-    array: NDArray[Any] = np.asarray(frame)
-    if array.dtype == np.uint8:
-        return array
-    return (array.astype(np.float32).clip(0, 1) * 255).round().astype(np.uint8)
+    array = np.asarray(frame)
+    if array.dtype != np.uint8:
+        array = (array.astype(np.float32).clip(0, 1) * 255).round().astype(np.uint8)
+    levels: NDArray[np.uint8] = array
+    return levels
 
 
 def to_picture(frame: Any) -> Picture:
