@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from budcache.jobs.job import digest, memory_said
 from PIL import Image
 
 from budcache import SearchError
-from budcache.jobs.job import digest, memory_said
 
 
 def generator(seed):

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 import torch
+from budcache.jobs.select import best
 
 from budcache.calibration.calibration import geometric_mean
-from budcache.jobs.select import best
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from functools import cache
 
 import pytest
 import torch
+from budcache.jobs.select import Candidate
 from helpers import counted, interrupted, latents, opened, rolled
 from zoo import entry
 
 import budcache
 from budcache import Ladder, Mask, Origin, Policy, SearchError
 from budcache.calibration.calibration import Calibration
-from budcache.jobs.select import Candidate
 from budcache.numerics.rollout import rollout
 from budcache.pipeline import decode
 

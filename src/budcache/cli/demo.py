@@ -27,27 +27,28 @@ def demo(
 ) -> None:
     """Search, draw and compare on the embedded model, without a GPU, a network or an account."""
     from budcache import models
-    from budcache.comparison import headline, show, text
+    from budcache.comparison import headline, text
     from budcache.jobs.compare import compare
     from budcache.report.text import describe
 
-    check_writable(folder / "report.html")
+    check_writable(folder / "comparison.html")
     begin = time.perf_counter()
     pipe = open_pipeline(MODEL, "cpu", "float32")
     pipe.set_progress_bar_config(disable=True)
     learned_on = models.prompts(MODEL, "calibration")[:CALIBRATION]
     out.print(f"[bold]1. Search and fit[/bold] on {MODEL}: {', '.join(map(str, BUDGETS))} of {STEPS} calls, one search")
     ladder = _searched(pipe, learned_on, folder, fit=True)
-    path = ladder.save(folder / "tiny-flux.ladder.json")
+    path = ladder.save(folder / "budcache.ladder.json")
     out.print(describe(ladder))
     say("The same search without a fit, to compare with; its masks are scored already.")
     plain = _searched(pipe, learned_on, folder, fit=False)
+    plain.save(folder / "budcache-plain.ladder.json")
 
     shown = models.prompts(MODEL, "evaluation")[:prompts]
     out.print(f"\n[bold]2. Compare[/bold] with the other methods on {len(shown)} prompts and seeds not seen before")
     with Bar() as bar:
         watch = KeptRows(bar)
-        compare(
+        found = compare(
             pipe,
             steps=STEPS,
             prompts=shown,
@@ -60,13 +61,13 @@ def demo(
             watch=watch,
             progress=False,
         )
-    found = show(folder, page="report.html", ladder=path.name)
     out.print(text(found))
     if watch.note:
         say(watch.note)
     out.print(f"\n[bold]{headline(found)}[/bold]")
     say(f"`budcache compare {MODEL} --budgets 5,6,8,10` takes longer and has more methods, such as DiCache.")
-    say(f"The report: {folder / 'report.html'} ({time.perf_counter() - begin:.0f} s in all). On your own pipeline:\n")
+    seconds = time.perf_counter() - begin
+    say(f"The report: {folder / 'comparison.html'} ({seconds:.0f} s in all). On your own pipeline:\n")
     say(f'    with budcache.applied(pipe, "{path}", budget={SHOWN}):\n        image = pipe("red apple").images[0]')
 
 

@@ -59,11 +59,7 @@ class Kept:
         self.left_out: dict[Key, LeftOut] = {}
         self._values: dict[tuple[int, str], tuple[float, ...]] = {}  # by line of the drawing, and metric
         self._lines = 0
-        if (self.path / OLD).exists():
-            raise StorageError(
-                f"{self.path} holds a comparison of format 1, which kept no samples to measure again; this budcache "
-                f"writes format {VERSION}. Choose another place, or remove that folder."
-            )
+        _check_format(self.path)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Kept:
@@ -131,6 +127,7 @@ class Folder(Kept):
     @classmethod
     def reopened(cls, path: str | os.PathLike[str]) -> Folder:
         """The folder of a comparison that has begun, to measure more in it."""
+        _check_format(Path(path))
         header = _lines(Path(path) / DRAWN)[0]["comparison"]
         return cls(path, {name: value for name, value in header.items() if name != "format"})
 
@@ -218,6 +215,14 @@ class Folder(Kept):
         line |= {"values": list(values)}
         self._measured.write(line)
         self._take_measured(line)
+
+
+def _check_format(path: Path) -> None:
+    if (path / OLD).exists():
+        raise StorageError(
+            f"{path} holds a comparison of format 1, which kept no samples to measure again; this budcache writes "
+            f"format {VERSION}. Choose another place, or remove that folder."
+        )
 
 
 def picture(folder: Path, method: str, budget: int, number: int) -> Path:

@@ -16,20 +16,18 @@ from budcache.strategies import read_history
 __all__ = ["gathered", "show"]
 
 
-def show(folder: str | os.PathLike[str], *, page: str = "comparison.html", ladder: str | None = None) -> Comparison:
-    """Write `comparison.json`, `comparison.csv` and a page into a comparison's folder, finished or not.
+def show(folder: str | os.PathLike[str]) -> Comparison:
+    """Write `comparison.json`, `comparison.csv` and `comparison.html` into a comparison's folder.
 
     Args:
-        folder: of the comparison, which may still be running.
-        page: the name of the page.
-        ladder: the name of our ladder's file, where it is not one that the comparison left in its folder.
+        folder: of the comparison; it need not be finished, and may still be running.
     """
     from budcache.report.page import write
 
     found, home = gathered(folder), Path(folder)
     found.save(home / "comparison.json")
     write_csv(found, home / "comparison.csv")
-    write(found, home, home / page, ladder)
+    write(found, home, home / "comparison.html")
     return found
 
 

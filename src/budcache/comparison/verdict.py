@@ -67,7 +67,7 @@ def headline(comparison: Comparison) -> str:
     kept = "" if rival == _best_rival(comparison, comparison.at(budget), measure) else " that kept to the budget"
     gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
     on = f"on {several(len(comparison.prompts), 'prompt')}"
-    doubt = "" if apart.decided else ", which is undecided: a lead has to exceed two standard errors"
+    doubt = "" if apart.decided else ": undecided, within two standard errors"
     return f"{start}, {gap} than the best of the others shown{kept} ({rival.title}), {on}{doubt}."
 
 

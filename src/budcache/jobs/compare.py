@@ -198,7 +198,7 @@ def _warn_of_shared_prompts(config: CompareConfig) -> None:
             f"{len(both)} of the prompts are used both to calibrate and to measure, such as {quote(min(both))}; "
             "what is measured on them is optimistic.",
             BudcacheWarning,
-            stacklevel=3,
+            stacklevel=4,  # whoever called `compare`
         )
 
 
