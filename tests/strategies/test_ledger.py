@@ -190,7 +190,7 @@ ENTRY = {"mask": "1000000000", "phase": "ladder", "calls": 1, "losses": [0.5, 0.
 def test_what_is_not_a_ledger_is_left_alone(path, text):
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(SearchError, match=r"is not a ledger\. Choose another --ledger, or remove the file\."):
+    with pytest.raises(SearchError, match=r"is not a ledger\. Choose another place, or remove the file\."):
         Ledger(path, SEARCH)
     assert path.read_text() == text
 
