@@ -12,12 +12,12 @@ import torch
 from helpers import opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from levels import plain, static_shift
 from zoo import entry
 
 from budcache import Mask, OutputReuse, SearchError
 from budcache.calibration.calibration import WORST, Calibration, arrival, latent_mse
 from budcache.numerics.rollout import State, advance, rollout
-from budcache.numerics.sigmas import plain, static_shift
 from budcache.numerics.solvers import dpmpp2m, euler, ipndm2
 from budcache.strategies import Space
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from levels import plain, static_shift
 from torch.testing import assert_close
 
 from budcache import Mask, OutputReuse
 from budcache.numerics.rollout import State, advance, blend, rollout
-from budcache.numerics.sigmas import plain, static_shift
 from budcache.numerics.solvers import dpmpp2m, euler, ipndm2
 
 solvers = pytest.mark.parametrize("solver", [euler, ipndm2, dpmpp2m], ids=lambda solver: solver.__name__)
