@@ -1,11 +1,15 @@
-"""Writes docs/api.md from the docstrings: every public name with its signature.
+"""Writes what of the documentation comes from the docstrings.
 
-python docs/make_api.py          writes the file
-python docs/make_api.py --check  ends with 1 if the file is not up to date
+- docs/api.md: every public name with its signature;
+- the list of files in docs/architecture.md, each with the first line of its docstring.
+
+python docs/make_api.py          writes both
+python docs/make_api.py --check  ends with 1 if they are not up to date
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -15,7 +19,9 @@ from typing import Any
 import budcache
 from budcache import baselines, events, strategies, testing
 
-TARGET = Path(__file__).with_name("api.md")
+TARGET, ARCHITECTURE = (Path(__file__).with_name(name) for name in ("api.md", "architecture.md"))
+SOURCE = Path(budcache.__file__).parent
+BEGIN, END = "<!-- files: made by make_api.py -->", "<!-- end of files -->"
 ROOMS: dict[str, tuple[Any, str]] = {
     "budcache": (budcache, "What `import budcache` gives."),
     "budcache.events": (events, "What long jobs tell their watchers."),
@@ -26,10 +32,30 @@ ROOMS: dict[str, tuple[Any, str]] = {
 
 
 def main() -> None:
-    text = page()
+    old = ARCHITECTURE.read_text(encoding="utf-8")
+    before, _, rest = old.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    new = {TARGET: page(), ARCHITECTURE: f"{before}{BEGIN}\n{files()}\n{END}{after}"}
     if "--check" in sys.argv:
-        sys.exit(int(not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text))
-    TARGET.write_text(text, encoding="utf-8")
+        stale = [path.name for path, text in new.items() if not path.exists() or path.read_text("utf-8") != text]
+        sys.exit(f"not up to date: {', '.join(stale)}. Run `make docs`." if stale else 0)
+    for path, text in new.items():
+        path.write_text(text, encoding="utf-8")
+
+
+def files() -> str:
+    """Every file of the package with what it is for, room by room."""
+    lines, room = ["```"], None
+    for path in sorted(SOURCE.rglob("*.py"), key=lambda path: (len(path.relative_to(SOURCE).parts) > 1, path)):
+        parts = path.relative_to(SOURCE).parts
+        about = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0].rstrip(".")
+        if parts[:-1] != room:
+            room = parts[:-1]
+            lead = about if path.name == "__init__.py" and room else ""
+            lines += [""] * bool(room) + [f"{'/'.join(('budcache', *room))}/".ljust(26) + lead]
+        if path.name != "__init__.py":
+            lines.append(f"  {path.name}".ljust(26) + about)
+    return "\n".join(line.rstrip() for line in [*lines, "```"])
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""Masks as strips, prepared once for terminals, notebooks, pages and plots."""
+"""Masks as strips, prepared once for terminals, pages and plots."""
 
 from __future__ import annotations
 
