@@ -13,8 +13,6 @@ from budcache.baselines import BASELINES, Baseline, Record, record
 STEPS = 8
 NATIVE = ("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer")
 HERE = [name for name, method in BASELINES.items() if method.available()]
-# With and without a second guidance branch, a multistep solver, two experts, and every other known trunk.
-KINDS = ("flux", "flux-true-cfg", "wan-t2v-euler", "wan-t2v", "wan22", "qwen-image", "sd3", "z-image-cfg")
 
 
 def fits(method: str, kind: str) -> bool:

@@ -94,7 +94,8 @@ class BaselineContract:
         assert isinstance(method.name, str) and method.name.strip()
         assert method.steps == self.steps
         assert method.knob.name in {field.name for field in fields(method)}
-        assert method.knob.most != method.knob.fewest
+        assert method.knob.most < method.knob.fewest
+        assert method.knob.fewest > 0
         assert getattr(method.tuned(method.knob.most), method.knob.name) == method.knob.most
         assert repr(pickle.loads(pickle.dumps(method))) == repr(method)
 
