@@ -17,6 +17,7 @@ from budcache.jobs import fit as fit
 from budcache.jobs import search as search
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined
+from budcache.quiet import silence_torchvision_advice
 
 if TYPE_CHECKING:
     from budcache.models import load
@@ -62,9 +63,14 @@ _LATE = {
     "applied": "budcache.pipeline",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
-    # diffusers looks a saved scheduler's base class up in the module that the scheduler's class names: this one.
+    # What of ours a saved pipeline holds. diffusers looks these classes and their bases up in the module that the
+    # classes name: this one, so that `import budcache` is enough to load such a pipeline.
+    "CappedTokenizer": "budcache.models.tokenizer",
+    "PreTrainedTokenizerFast": "budcache.models.tokenizer",
     "SchedulerMixin": "budcache.pipeline.standin",
 }
+
+silence_torchvision_advice()
 
 
 def __getattr__(name: str) -> Any:

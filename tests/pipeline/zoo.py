@@ -22,6 +22,7 @@ import diffusers as d
 import torch
 import zoo_image as im
 import zoo_video as vi
+from alignment import placed
 from PIL import Image
 
 Kwargs = dict[str, Any]
@@ -58,7 +59,7 @@ def _seeded(make: Callable[[], d.DiffusionPipeline]) -> Callable[[], d.Diffusion
                     if not p.any():
                         torch.nn.init.normal_(p, std=0.1)
         pipe.set_progress_bar_config(disable=True)
-        return pipe
+        return placed(pipe)
 
     return build
 
