@@ -18,6 +18,7 @@ from budcache.jobs.fit import fit
 from budcache.jobs.search import search
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined
+from budcache.quiet import silence_torchvision_advice
 
 if TYPE_CHECKING:
     from budcache.jobs.compare import compare
@@ -66,9 +67,14 @@ _LATE = {
     "compare": "budcache.jobs.compare",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
-    # diffusers looks a saved scheduler's base class up in the module that the scheduler's class names: this one.
+    # What of ours a saved pipeline holds. diffusers looks these classes and their bases up in the module that the
+    # classes name: this one, so that `import budcache` is enough to load such a pipeline.
+    "CappedTokenizer": "budcache.models.tokenizer",
+    "PreTrainedTokenizerFast": "budcache.models.tokenizer",
     "SchedulerMixin": "budcache.pipeline.standin",
 }
+
+silence_torchvision_advice()
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import diffusers as d
 import torch
+from alignment import placed
 from PIL import Image
 
 Kwargs = dict[str, Any]
@@ -53,7 +54,7 @@ def seeded(make: Callable[[], d.DiffusionPipeline]) -> Callable[[], d.DiffusionP
                     if not p.any():
                         torch.nn.init.normal_(p, std=0.1)
         pipe.set_progress_bar_config(disable=True)
-        return pipe
+        return placed(pipe)
 
     return build
 
