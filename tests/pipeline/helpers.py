@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from zoo import Entry, entry
 
-from budcache import PipelineModel, Policy
+from budcache import BudcacheWarning, PipelineModel, Policy
 from budcache.numerics.rollout import rollout
 from budcache.plan import Plan
 
@@ -80,6 +81,16 @@ def interrupted(
         return process.returncode, output, errors
     finally:
         process.kill()
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """What budcache warns of, every time that it does."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield said
+    said += [str(each.message) for each in caught if issubclass(each.category, BudcacheWarning)]
 
 
 @contextmanager

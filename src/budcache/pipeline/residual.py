@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from budcache.errors import PipelineError
@@ -87,7 +88,8 @@ class Trunk:
 
     def begin(self, compute: bool, memo: Memo | None = None) -> None:
         """Open a step: compute and remember, or reuse what `memo` (or the last computed step) holds."""
-        self.compute, self.calls, self.entered, self.thread = compute, {}, {}, threading.get_ident()
+        self.thread = threading.get_ident()  # first: see `Blocks.__iter__`
+        self.compute, self.calls, self.entered = compute, {}, {}
         if memo is not None:
             self.memo = memo
         elif compute:
@@ -100,6 +102,10 @@ class Trunk:
             self.entered = {}
             raise _SKIPPED
         return self.memo
+
+    def forget(self) -> None:
+        """Let go of everything, wherever the run is: it is over, or an exception or another thread ended it."""
+        self.compute, self.memo, self.entered = None, {}, {}
 
     def key(self, transformer: int) -> tuple[int, int]:
         """Whose residual it is that the current call leaves behind or needs."""
@@ -131,37 +137,39 @@ class Blocks(nn.ModuleList):
 
     def __iter__(self) -> Iterator[Any]:
         blocks = list(super().__iter__())
-        active = [trunk for trunk in self.trunks if trunk.compute is not None]
-        if len(active) > 1:  # runs in several threads: each has its own
-            active = [trunk for trunk in active if trunk.thread == threading.get_ident()]
-        if not active:
-            return iter(blocks)
-        trunk = active[0]
-        if self.first:  # the transformer begins a call
-            trunk.calls[self.owner] = trunk.calls.get(self.owner, 0) + 1
-        if trunk.path is not None:
-            return trunk.path(self, blocks)
-        return iter(self._computed(blocks, trunk) if trunk.compute else [self._shortcut(trunk)] * self.first)
+        for trunk in list(self.trunks):
+            # Another thread may open a step of its own at any time. It puts itself down first and then makes new
+            # dictionaries, so what was read before its thread is this run's own, and stays so.
+            compute, calls, memo, entered = trunk.compute, trunk.calls, trunk.memo, trunk.entered
+            if compute is None or not (torch.compiler.is_compiling() or trunk.thread == threading.get_ident()):
+                continue  # (a compiler cannot ask which thread it is in)
+            if self.first:  # the transformer begins a call
+                calls[self.owner] = calls.get(self.owner, 0) + 1
+            if trunk.path is not None:
+                return trunk.path(self, blocks)
+            key = self.owner, calls[self.owner] - 1
+            return iter(self._computed(blocks, key, memo, entered) if compute else self._shortcut(key, memo))
+        return iter(blocks)
 
     @property
     def owner(self) -> int:
         """All lists of one transformer share one number: the identity of their list of trunks."""
         return id(self.trunks)
 
-    def _computed(self, blocks: list[Any], trunk: Trunk) -> list[Any]:
-        """The blocks as they are, with an ear at the trunk's entrance and at its exit."""
+    def _computed(self, blocks: list[Any], key: tuple[int, int], memo: Memo, entered: Memo) -> list[Any]:
+        """The blocks as they are, the first and the last wrapped to record what enters the trunk and leaves it."""
         entrance, exit = blocks[0], blocks[-1]
 
         def enter(*args: Any, **kwargs: Any) -> Any:
-            trunk.entered[trunk.key(self.owner)] = self.split.hidden_in(args, kwargs)
+            entered[key] = self.split.hidden_in(args, kwargs)
             return entrance(*args, **kwargs)
 
         def leave(*args: Any, **kwargs: Any) -> Any:
             out = (enter if self.first and len(blocks) == 1 else exit)(*args, **kwargs)
-            before = trunk.entered.pop(trunk.key(self.owner), None)
+            before = entered.pop(key, None)
             if before is None:
                 raise _SKIPPED
-            trunk.memo[trunk.key(self.owner)] = self.split.hidden_out(out) - before
+            memo[key] = self.split.hidden_out(out) - before
             return out
 
         if self.first:
@@ -170,11 +178,11 @@ class Blocks(nn.ModuleList):
             blocks[-1] = leave
         return blocks
 
-    def _shortcut(self, trunk: Trunk) -> Callable[..., Any]:
-        """What a reused step runs in place of all blocks."""
+    def _shortcut(self, key: tuple[int, int], memo: Memo) -> list[Callable[..., Any]]:
+        """What a reused step runs in place of all blocks: one shortcut in the first list, nothing in the others."""
 
         def shortcut(*args: Any, **kwargs: Any) -> Any:
-            hidden, residual = self.split.hidden_in(args, kwargs), trunk.memo.get(trunk.key(self.owner))
+            hidden, residual = self.split.hidden_in(args, kwargs), memo.get(key)
             if residual is None:
                 raise PipelineError(
                     "a reused step calls a transformer (or a guidance branch) that no step before it computed. "
@@ -188,7 +196,7 @@ class Blocks(nn.ModuleList):
                 )
             return self.split.packed(hidden + residual, args, kwargs)
 
-        return shortcut
+        return [shortcut] if self.first else []
 
 
 def attach(pipe: Any, trunk: Trunk) -> None:
