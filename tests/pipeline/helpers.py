@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from diffusers import ModularPipeline
 from zoo import Entry, entry
 
-from budcache import PipelineModel, Policy
+from budcache import BudcacheWarning, PipelineModel, Policy
 from budcache.numerics.rollout import rollout
 from budcache.plan import Plan
 
@@ -55,19 +56,6 @@ def rolled(kind: Entry, pipe: Any, policy: Policy, seed: int = 0, **more: Any) -
         return model.finish(follow(model, policy))[0]
 
 
-def aligned(pipe: Any) -> Any:
-    """A pipeline whose weights lie in memory as freshly made ones do.
-
-    Weights that are mapped from a file may lie at odd addresses, for which matrix kernels take another path and round
-    otherwise. Only with both copies aligned can a pipeline and its saved self be compared bit for bit.
-    """
-    for part in pipe.components.values():
-        if isinstance(part, torch.nn.Module):
-            for value in (*part.parameters(), *part.buffers()):
-                value.data = value.data.clone()
-    return pipe
-
-
 def interrupted(
     command: Sequence[Any], ledger: Path, lines: int, how: signal.Signals, **options: Any
 ) -> tuple[int, str, str]:
@@ -84,6 +72,16 @@ def interrupted(
         return process.returncode, output, errors
     finally:
         process.kill()
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """What budcache warns of, every time that it does."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield said
+    said += [str(each.message) for each in caught if issubclass(each.category, BudcacheWarning)]
 
 
 @contextmanager

@@ -6,11 +6,12 @@ import functools
 
 import pytest
 import torch
-from helpers import STEPS, counted, latents, opened, rolled
+from helpers import STEPS, counted, latents, opened, rolled, told
 from zoo import ENTRIES, Entry, entry
 
 import budcache
 from budcache import Mask, PipelineError, Policy
+from budcache.plan import Plan
 
 MASKS = ("110100", "100000", "101011")
 # What a pipeline cannot have, by name: the sentence that says why. The last tests check that it is said.
@@ -100,15 +101,15 @@ def test_a_driven_pipeline_is_a_function_of_x_and_sigma_however_often_it_is_aske
 def test_blended_outputs_are_served_as_they_are_rolled(kind):
     pipe, _ = built(kind)
     policy = Policy(mask="110100", weights=[[1.0], [1.3, -0.3], [1.1, 0.1, -0.2]])
-    if kind.strength:
-        with budcache.applied(pipe, policy), pytest.raises(PipelineError, match="strength"):
-            latents(kind, pipe)
-        return
-    with budcache.applied(pipe, policy):
+    with budcache.applied(pipe, policy) as handle, told() as warned:
         served = latents(kind, pipe)
     assert torch.equal(rolled(kind, pipe, policy), served)
+    plan = Plan.of(policy, (), opened_at(kind, pipe))
+    assert handle.stats().last_run_calls == plan.calls
+    assert len(warned) == (plan.plain > 0) <= kind.strength
     with budcache.applied(pipe, Policy(mask="110100")):
-        assert not torch.equal(latents(kind, pipe), served)
+        blended = any(stretch.blend is not None for stretch in plan)
+        assert torch.equal(latents(kind, pipe), served) != blended
 
 
 @pytest.mark.parametrize("kind", RESIDUAL, ids=names)

@@ -7,7 +7,8 @@ embedder and head afresh and adds R in place of the trunk.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -28,12 +29,9 @@ class Trunk:
         memo: the residuals of the last computed step.
     """
 
-    probes = 0
-
     def __init__(self) -> None:
         self.memo: Memo = {}
         self.conductor = Conductor()
-        self._compute = True
 
     @property
     def calls(self) -> dict[int, int]:
@@ -46,8 +44,7 @@ class Trunk:
             self.memo = memo
         elif compute:
             self.memo = {}
-        self._compute = compute
-        self.conductor.open(self)
+        self.conductor.open(_Step(compute, self.memo))
 
     def end(self) -> Memo:
         """Close the step."""
@@ -55,15 +52,27 @@ class Trunk:
         return self.memo
 
     def forget(self) -> None:
-        """Let go of everything, wherever the run is: it is over, or an exception ended it."""
+        """Let go of everything, wherever the run is: it is over, or an exception or another thread ended it."""
         self.conductor.drop()
         self.memo = {}
 
-    # What the conductor asks; see `trunk.Decider`.
+    def __deepcopy__(self, memo: dict[int, Any]) -> Trunk:
+        twin = memo[id(self)] = Trunk()  # a copied pipeline is at no step and remembers nothing
+        twin.conductor = copy.deepcopy(self.conductor, memo)
+        return twin
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step, computed or reused: what the conductor asks (see `trunk.Decider`)."""
+
+    compute: bool
+    memo: Memo
+    probes: ClassVar[int] = 0
 
     def decide(self, call: Call) -> Tensor | None:
         """The step was opened to compute or to reuse."""
-        return None if self._compute else call.hidden + self._residual(call)
+        return None if self.compute else call.hidden + self._residual(call)
 
     def computed(self, call: Call, hidden: Tensor) -> None:
         """Remember the residual."""
@@ -83,11 +92,6 @@ class Trunk:
                 'the residual does not fit. Guidance that starts or stops midway needs reuse="output".'
             )
         return residual
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Trunk:
-        twin = memo[id(self)] = Trunk()  # a copied pipeline is at no step and remembers nothing
-        twin.conductor = copy.deepcopy(self.conductor, memo)
-        return twin
 
 
 def attach(pipe: Any, trunk: Trunk) -> None:

@@ -218,7 +218,7 @@ class _RunWatch(_Tie):
         assert policy.origin is not None
         self.origin, self.seen = policy.origin, adapters(pipe)
         self.fitted_at = policy.origin.guidance if policy.weights is not None else None
-        self.warned_of: float | None = None
+        self.warned_of: set[float] = set()  # guidance scales
 
     def __call__(self) -> None:
         now = adapters(self.pipe)
@@ -228,10 +228,10 @@ class _RunWatch(_Tie):
             if differs is not None:
                 _warn(differs)
         here = guidance_of(self.pipe)
-        if self.fitted_at is None or here is None or here == self.warned_of:
+        if self.fitted_at is None or here is None or here in self.warned_of:
             return
         if abs(here - self.fitted_at) > FAR * max(self.fitted_at, 1.0):
-            self.warned_of = here
+            self.warned_of.add(here)
             warnings.warn(
                 f"the policy was fitted at guidance {self.fitted_at:g}, this run has {here:g}: quality may suffer. "
                 f"Fit it again at that guidance, with call={{'guidance_scale': {here:g}}} or --guidance {here:g}.",

@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from budcache.errors import PipelineError
@@ -125,66 +126,74 @@ class Conductor:
     """Puts a decider in charge of a pipeline's trunks, from `open` to `close`; otherwise they run as they are.
 
     Attributes:
+        turn: the step that is open, if one is.
         calls: how often each transformer has been called in the step that is open, or else was the last.
-        thread: the thread that opened it.
     """
 
     def __init__(self) -> None:
+        self.turn: Turn | None = None
         self.calls: dict[int, int] = {}
-        self.thread = 0
-        self._decider: Decider | None = None
-        self._call: Call | None = None  # between its entrance and its exit
-        self._skipping = False  # the rest of this call's blocks
 
     @property
     def is_open(self) -> bool:
         """Whether a step is open."""
-        return self._decider is not None
+        return self.turn is not None
 
     def open(self, decider: Decider) -> None:
         """Open a step."""
-        self.drop()
-        self.calls, self.thread, self._decider = {}, threading.get_ident(), decider
+        self.turn = Turn(decider, threading.get_ident())
+        self.calls = self.turn.calls
 
     def close(self) -> None:
         """Close the step; other pipelines may share the transformers and must find them as they were."""
-        unfinished = self._call is not None
+        unfinished = self.turn is not None and self.turn.call is not None
         self.drop()
         if unfinished:
             raise _ends_skipped()
 
     def drop(self) -> None:
         """Close the step wherever it is: for runs that an exception ended."""
-        self._decider, self._call, self._skipping = None, None, False
+        self.turn = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Conductor:
+        twin = memo[id(self)] = Conductor()  # a copied pipeline is at no step
+        return twin
+
+
+@dataclass
+class Turn:
+    """One open step. Another thread may open one of its own on the same conductor; this one is left as it is."""
+
+    decider: Decider
+    thread: int  # that opened it
+    calls: dict[int, int] = field(default_factory=dict)  # of each transformer so far
+    call: Call | None = None  # between its entrance and its exit
+    skipping: bool = False  # the rest of this call's blocks
 
     def through(self, part: Blocks, blocks: list[Any]) -> Iterator[Any]:
         """What a transformer's loop over one of its lists runs through.
 
         The loop asks for one block after the other, so a decision made in one of them can end it.
         """
-        decider = self._decider
-        assert decider is not None
         if part.first:  # the transformer begins a call
-            if self._call is not None:
+            if self.call is not None:
                 raise _ends_skipped()
             self.calls[part.transformer] = self.calls.get(part.transformer, 0) + 1
-            self._skipping = False
+            self.skipping = False
         for index, block in enumerate(blocks):
-            if self._skipping:
+            if self.skipping:
                 return
             first, last = part.first and index == 0, part.last and index == len(blocks) - 1
-            looked_at = last or self._call is None or self._call.passed < decider.probes
-            yield functools.partial(self._run, decider, part, block, first, last) if looked_at else block
+            looked_at = last or self.call is None or self.call.passed < self.decider.probes
+            yield functools.partial(self._run, part, block, first, last) if looked_at else block
 
-    def _run(
-        self, decider: Decider, part: Blocks, block: Any, first: bool, last: bool, /, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _run(self, part: Blocks, block: Any, first: bool, last: bool, /, *args: Any, **kwargs: Any) -> Any:
         """A block at which something is decided or recorded."""
-        split = part.split
+        split, decider = part.split, self.decider
         if first:
             number, hidden = self.calls[part.transformer] - 1, split.hidden_in(args, kwargs)
-            self._call = Call(part.transformer, number, part.model, hidden, block, args, kwargs)
-        call = self._call
+            self.call = Call(part.transformer, number, part.model, hidden, block, args, kwargs)
+        call = self.call
         if call is None:
             raise _ends_skipped()
         out, instead = None, decider.decide(call) if first and decider.probes == 0 else None
@@ -195,7 +204,7 @@ class Conductor:
                 call.probed = split.hidden_out(out)
                 instead = decider.decide(call)
         if instead is not None:
-            self._call, self._skipping = None, True
+            self.call, self.skipping = None, True
             return split.packed(instead, args, kwargs)
         if last:
             if call.passed < decider.probes:
@@ -203,13 +212,9 @@ class Conductor:
                     f"the trunk of {part.model} has {call.passed} blocks, but {decider.probes} are to run before it is "
                     "decided whether to skip it. Choose fewer."
                 )
-            self._call = None
+            self.call = None
             decider.computed(call, split.hidden_out(out))
         return out
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Conductor:
-        twin = memo[id(self)] = Conductor()  # a copied pipeline is at no step
-        return twin
 
 
 def _ends_skipped() -> PipelineError:
@@ -237,10 +242,12 @@ class Blocks(nn.ModuleList):
 
     def __iter__(self) -> Iterator[Any]:
         blocks = list(super().__iter__())
-        active = [conductor for conductor in self.conductors if conductor.is_open]
-        if len(active) > 1:  # runs in several threads: each has its own
-            active = [conductor for conductor in active if conductor.thread == threading.get_ident()]
-        return active[0].through(self, blocks) if active else iter(blocks)
+        for conductor in list(self.conductors):
+            turn = conductor.turn  # read once: another thread may open a step of its own at any time
+            if turn is None or not (torch.compiler.is_compiling() or turn.thread == threading.get_ident()):
+                continue  # (a compiler cannot ask which thread it is in)
+            return turn.through(self, blocks)
+        return iter(blocks)
 
 
 def transformers(pipe: Any) -> list[Any]:
