@@ -20,6 +20,7 @@ from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined
 
 if TYPE_CHECKING:
+    from budcache.jobs.compare import compare
     from budcache.models import load
     from budcache.numerics.model import Model, OutputReuse
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
@@ -47,6 +48,7 @@ __all__ = [
     "align",
     "applied",
     "apply",
+    "compare",
     "estimate",
     "fit",
     "load",
@@ -61,6 +63,7 @@ _LATE = {
     "OutputReuse": "budcache.numerics.model",
     "PipelineModel": "budcache.pipeline",
     "applied": "budcache.pipeline",
+    "compare": "budcache.jobs.compare",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
     # diffusers looks a saved scheduler's base class up in the module that the scheduler's class names: this one.

@@ -7,7 +7,15 @@ therefore lets a `BudcacheError` pass first.
 
 from __future__ import annotations
 
-__all__ = ["BudcacheError", "BudcacheWarning", "FileError", "PipelineError", "PolicyError", "SearchError"]
+__all__ = [
+    "BudcacheError",
+    "BudcacheWarning",
+    "FileError",
+    "JournalError",
+    "PipelineError",
+    "PolicyError",
+    "SearchError",
+]
 
 
 class BudcacheError(Exception):
@@ -28,6 +36,10 @@ class SearchError(BudcacheError, ValueError):
 
 class FileError(BudcacheError, OSError):
     """A file or folder that cannot be read, written or shared."""
+
+
+class JournalError(FileError, SearchError):
+    """A file in which a long job keeps its work cannot be used: damaged, in use, or another job's."""
 
 
 class BudcacheWarning(UserWarning):

@@ -216,7 +216,7 @@ class Policy(Value):
         return f"<Policy {self}>"
 
     def _repr_html_(self) -> str:
-        from budcache.report.notebook import table
+        from budcache.notebook import table
 
         return table([self])
 
@@ -321,16 +321,12 @@ class Ladder(Value):
     def __str__(self) -> str:
         return "\n".join(map(str, self.rungs))
 
-    # How it came about is no part of what it is.
-    def __eq__(self, other: object) -> bool:
-        return self.rungs == other.rungs if isinstance(other, Ladder) else NotImplemented
-
     def __repr__(self) -> str:
         model = self.rungs[0].origin.model if self.rungs[0].origin else None
         return f"<Ladder of {self.budgets_text} of {self.steps} calls{f' for {quote(model)}' if model else ''}>"
 
     def _repr_html_(self) -> str:
-        from budcache.report.notebook import table
+        from budcache.notebook import table
 
         return table(self.rungs)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from budcache.metrics.base import Frame, Metric, absent
+from budcache.storage.media import to_levels
 
 __all__ = ["ClipB", "ClipL"]
 
@@ -44,10 +43,9 @@ class _Clip(Metric):
         import torch
 
         self.prepare()
-        levels = (np.asarray(picture, np.float32).clip(0, 1) * 255).round().astype(np.uint8)
         inputs = self.processor(
             text=[prompt],
-            images=[levels],
+            images=[to_levels(picture)],
             return_tensors="pt",
             padding=True,
             truncation=True,

@@ -1,7 +1,7 @@
 """LPIPS (Zhang et al. 2018): how different two pictures look to AlexNet.
 
 The usual packages import torchvision only for five convolutions. They are written out here, so LPIPS needs nothing but
-AlexNet's weights: the heads come with torchmetrics. A test holds it against torchmetrics' own, number for number.
+AlexNet's weights: the heads come with torchmetrics. A test compares it with torchmetrics' own, number for number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A pipeline's run, seen step by step.
 
 `followed` puts a scheduler in the place of the pipeline's own. It shows the pipeline all K steps, leaves the arithmetic
-to the scheduler that was there and tells a `Listener` where the run is. Together with a `trunk.Conductor`, by which it is
-decided what a transformer does within a step, this is all that a caching method needs to know of a pipeline.
+to the scheduler that was there and tells a `Listener` where the run is. Together with a `trunk.Conductor`, which is for
+deciding what a transformer does within a step, this is all that a caching method needs to know of a pipeline.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["Listener", "followed"]
 class Listener(Protocol):
     """Who is told where a run is.
 
-    The order is `run_begins`, then `step_begins` and `step_ends` for each step, then `run_ends`. In a run that is left by
-    an exception or interrupted by its user, some of these are missing, but never the last.
+    The order is `run_begins`, then `step_begins` and `step_ends` for each step, then `run_ends`. A run that is broken
+    off, by an exception or by its user, lacks some of these, but never the last.
     """
 
     def run_begins(self, sigmas: Tensor | None) -> Tensor | None:

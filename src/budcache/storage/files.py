@@ -13,7 +13,7 @@ from pathlib import Path
 from budcache.errors import FileError, PolicyError
 from budcache.wording import quote
 
-__all__ = ["read_json", "replacing", "write_json"]
+__all__ = ["read_json", "replacing", "write_json", "write_text"]
 
 MAX_FILE_BYTES = 8_000_000
 
@@ -85,8 +85,13 @@ def write_json(path: str | os.PathLike[str], data: object) -> Path:
     # Rows of numbers read better on one line than one number a line.
     # Line breaks never stand inside a JSON string, so what people wrote is not touched.
     text = re.sub(r"\[\n\s*([-+\d.eE,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", text)
+    return write_text(path, text + "\n")
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file; it is replaced whole or not at all, and its folder is made if it is missing."""
     with replacing(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
     return Path(path)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
-from budcache.errors import FileError, SearchError
+from budcache.errors import JournalError
 from budcache.wording import quote
 
 __all__ = ["Journal"]
@@ -30,8 +30,6 @@ class Journal:
         work: what determines the lines: model, prompts, steps, seeds. A journal of other work is refused.
         kind: what sort of journal it is: the name of the first line's own field.
         of: what the work is called, for people to read.
-        option: the command line's name for where the file is to be; `kind` if nothing is said.
-        error: what to raise when the file is not a journal of this work.
 
     Attributes:
         entries: the lines of the runs before this one.
@@ -44,11 +42,8 @@ class Journal:
         *,
         kind: str = "ledger",
         of: str = "search",
-        option: str = "",
-        error: type[SearchError] = SearchError,
     ) -> None:
         self.path, self.kind, self.of = Path(path), kind, of
-        self.option, self.error = option or kind, error
         first = {kind: VERSION, of: dict(work)}
         with ExitStack() as held:
             held.callback(self._locked().release)
@@ -72,9 +67,9 @@ class Journal:
         """Let go of the file."""
         self._held.close()
 
-    def spoilt(self, entry: object) -> SearchError:
+    def spoilt(self, entry: object) -> JournalError:
         """The error for a line that is whole but makes no sense."""
-        return self.error(
+        return JournalError(
             f"the {self.kind} {self.path} has a line that cannot be used: {quote(entry)}. Remove the line or the file."
         )
 
@@ -82,20 +77,17 @@ class Journal:
         """Two processes on one journal would mix their lines, so the second is refused."""
         try:
             if self.path.exists() and not self.path.is_file():
-                raise FileError(
-                    f"{self.path} is a folder or a device, not a {self.kind}. Choose another --{self.option}."
-                )
+                raise JournalError(f"{self.path} is a folder or a device, not a {self.kind}. Choose another place.")
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Not bound to a thread: a journal may be closed by another one than opened it.
             beside = self.path.with_name(f".{self.path.name}.lock")
             lock = FileLock(beside, timeout=0, thread_local=False)
             lock.acquire()
-        except FileError:
+        except JournalError:
             raise
         except Timeout:
-            raise FileError(
-                f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another "
-                f"--{self.option}."
+            raise JournalError(
+                f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another place."
             ) from None
         except OSError as error:
             raise self._unwritable(error) from None
@@ -107,9 +99,7 @@ class Journal:
             data = self.path.read_bytes() if self.path.exists() else b""
         except OSError as error:
             reason = error.strerror or error
-            raise FileError(
-                f"the {self.kind} {self.path} cannot be read: {reason}. Choose another --{self.option}."
-            ) from None
+            raise JournalError(f"the {self.kind} {self.path} cannot be read: {reason}. Choose another place.") from None
         # The last line may have been cut off by a kill; a line is whole only with its end.
         end = data.rfind(b"\n") + 1
         try:
@@ -149,22 +139,22 @@ class Journal:
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self._foreign() from None
         if version != VERSION:
-            raise self.error(
+            raise JournalError(
                 f"{self.path} is a {self.kind} of version {quote(version)}, this is {VERSION}. Remove the file."
             )
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
                 other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
-                raise self.error(
+                raise JournalError(
                     f"the {self.kind} {self.path} belongs to {other} with {name} = {quote(theirs.get(name))}, this one "
-                    f"has {quote(ours.get(name))}. Choose another --{self.option}, or remove the file to start afresh."
+                    f"has {quote(ours.get(name))}. Choose another place, or remove the file to start afresh."
                 )
 
-    def _foreign(self) -> SearchError:
-        return self.error(f"{self.path} is not a {self.kind}. Choose another --{self.option}, or remove the file.")
+    def _foreign(self) -> JournalError:
+        return JournalError(f"{self.path} is not a {self.kind}. Choose another place, or remove the file.")
 
-    def _unwritable(self, error: OSError) -> FileError:
-        return FileError(
+    def _unwritable(self, error: OSError) -> JournalError:
+        return JournalError(
             f"the {self.kind} {self.path} cannot be written: {error.strerror or error}. What was finished is kept; "
             "make room and run the same command again."
         )

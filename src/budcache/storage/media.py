@@ -1,18 +1,20 @@
-"""Writing what a pipeline returned: pictures as PNG, videos as MP4 or GIF."""
+"""What a pipeline returned as pictures, and pictures as files: PNG, for videos MP4 or GIF."""
 
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from budcache.errors import FileError, PipelineError
 
-__all__ = ["check_format", "ending", "pictures", "read", "save"]
+__all__ = ["check_format", "ending", "pictures", "read", "save", "to_levels", "to_picture", "to_webp"]
 
 Picture = Image.Image
 
@@ -32,14 +34,28 @@ def pictures(output: Any) -> list[Picture | list[Picture]]:
 def _sample(sample: Any) -> Picture | list[Picture]:
     if isinstance(sample, Picture):
         return sample
-    return [frame if isinstance(frame, Picture) else _from_array(frame) for frame in sample]
+    return [frame if isinstance(frame, Picture) else to_picture(frame) for frame in sample]
 
 
-def _from_array(frame: Any) -> Picture:
+def to_levels(frame: Any) -> NDArray[np.uint8]:
+    """Values from 0 to 1 as the 256 levels of a picture, whatever the shape; levels stay as they are."""
     array = np.asarray(frame)
     if array.dtype != np.uint8:
-        array = (array.clip(0, 1) * 255).round().astype(np.uint8)
-    return Image.fromarray(array)
+        array = (array.astype(np.float32).clip(0, 1) * 255).round().astype(np.uint8)
+    levels: NDArray[np.uint8] = array
+    return levels
+
+
+def to_picture(frame: Any) -> Picture:
+    """An array [height, width, 3] as a picture."""
+    return Image.fromarray(to_levels(frame))
+
+
+def to_webp(picture: Picture, quality: int = 84) -> bytes:
+    """A picture as a small file in memory, for pages."""
+    memory = io.BytesIO()
+    picture.save(memory, "WEBP", quality=quality, method=4)
+    return memory.getvalue()
 
 
 def read(path: Path) -> Picture:
