@@ -141,7 +141,7 @@ def mochi() -> d.DiffusionPipeline:
     return d.MochiPipeline(
         scheduler=flow(),
         vae=d.AutoencoderKLMochi(
-            latent_channels=4,
+            latent_channels=12,
             out_channels=3,
             encoder_block_out_channels=(32, 32, 32, 32),
             decoder_block_out_channels=(32, 32, 32, 32),
@@ -153,7 +153,7 @@ def mochi() -> d.DiffusionPipeline:
             **HEADS,
             num_layers=2,
             pooled_projection_dim=16,
-            in_channels=4,
+            in_channels=12,
             text_embed_dim=text.TEXT_DIM,
             time_embed_dim=8,
             max_sequence_length=16,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
 from pathlib import Path
@@ -113,7 +112,9 @@ def _choose(path: Path | None, budget: int | None) -> Policy | None:
 
 def _makes_video(pipe: Any) -> bool:
     """Known before it has run: pipelines that make videos let one choose the number of frames."""
-    return not {"num_frames", "video_length"}.isdisjoint(inspect.signature(type(pipe).__call__).parameters)
+    from budcache.pipeline.arguments import arguments
+
+    return not {"num_frames", "frames", "video_length"}.isdisjoint(arguments(pipe))
 
 
 def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:

@@ -63,9 +63,8 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
     _check_origin(policy, pipe)
     known = arguments(pipe)
     default_steps = known.get("num_inference_steps")
-    strength = "strength" in known or is_modular(
-        pipe
-    )  # the blocks of a modular pipeline count the steps of the full run
+    # The blocks of a modular pipeline count the steps of the full run, so it has to see them all.
+    strength = "strength" in known or is_modular(pipe)
     if strength or type(pipe).__name__.startswith(_COUNTING) or not isinstance(default_steps, int):
         default_steps = None
     ours = BudcacheScheduler(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from budcache.errors import PipelineError
+from budcache.pipeline.arguments import arguments
 from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, install
 
 __all__ = ["Listener", "followed"]
@@ -67,10 +68,10 @@ def followed(pipe: Any, steps: int, listener: Listener) -> Iterator[None]:
 
 def _default_steps(pipe: Any) -> int | None:
     """The number of steps that a pipeline asks for when its user names none."""
-    parameters = inspect.signature(type(pipe).__call__).parameters
-    if "num_inference_steps" not in parameters or "strength" in parameters:
+    known = arguments(pipe)
+    if "strength" in known:
         return None  # an image-to-image pipeline computes its start from the number, so it has to be named
-    default = parameters["num_inference_steps"].default
+    default = known.get("num_inference_steps")
     return default if isinstance(default, int) else None
 
 
