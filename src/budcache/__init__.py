@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError, SearchError
+from budcache.errors import BudcacheError, BudcacheWarning, FileError, PipelineError, PolicyError, SearchError
 from budcache.jobs.align import align
 from budcache.jobs.estimate import estimate
 from budcache.jobs.fit import fit
@@ -31,6 +31,7 @@ __all__ = [
     "BudcacheError",
     "BudcacheScheduler",
     "BudcacheWarning",
+    "FileError",
     "Handle",
     "Ladder",
     "Mask",

@@ -145,7 +145,8 @@ class Policy(Value):
     @classmethod
     def _from_version_1(cls, data: Any) -> Any:
         """Version 1 had a field that nothing ever filled, and no uncertainty."""
-        if not isinstance(data, dict) or data.get("version") != 1:
+        version = data.get("version") if isinstance(data, dict) else None
+        if type(version) is not int or version != 1:  # True and 1.0 equal 1, but are no versions
             return data
         quality = data.get("quality")
         if isinstance(quality, dict):
@@ -215,7 +216,7 @@ class Policy(Value):
         return f"<Policy {self}>"
 
     def _repr_html_(self) -> str:
-        from budcache.report.notebook import table
+        from budcache.notebook import table
 
         return table([self])
 
@@ -265,6 +266,10 @@ class Ladder(Value):
         """The same ladder, which knows how it came about."""
         self._searched = searched
         return self
+
+    def __eq__(self, other: object) -> bool:
+        # Without what only the ladder that comes straight from a search can tell.
+        return isinstance(other, Ladder) and self.rungs == other.rungs
 
     def _check(self) -> None:
         first = self.rungs[0]
@@ -318,10 +323,10 @@ class Ladder(Value):
 
     def __repr__(self) -> str:
         model = self.rungs[0].origin.model if self.rungs[0].origin else None
-        return f"<Ladder of {self.budgets_text} of {self.steps} calls{f' for {model}' if model else ''}>"
+        return f"<Ladder of {self.budgets_text} of {self.steps} calls{f' for {quote(model)}' if model else ''}>"
 
     def _repr_html_(self) -> str:
-        from budcache.report.notebook import table
+        from budcache.notebook import table
 
         return table(self.rungs)
 

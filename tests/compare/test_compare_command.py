@@ -10,6 +10,7 @@ import time
 
 import pytest
 from comparing import BUDGETS, METHODS, started
+from filelock import FileLock
 
 from budcache import Ladder
 from budcache.comparison import Comparison
@@ -91,15 +92,11 @@ def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, 
     assert "is not a record" in errors
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no locks there")
 def test_a_folder_in_use_is_refused(command, compared, tmp_path, run_here):
-    import fcntl
-
     out = tmp_path / "out"
     shutil.copytree(compared[0], out)
     before = essence(out)
-    with (out / "drawn.jsonl").open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with FileLock(out / ".drawn.jsonl.lock"):
         code, _, errors = run_here(*command, "--out", out)
     assert code == 2
     assert "drawn.jsonl is in use by another process. Wait for it, or choose another place." in errors

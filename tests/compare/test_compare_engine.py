@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from zoo import entry
 
 from budcache import BudcacheWarning, Ladder, Mask, Policy, SearchError, compare
@@ -134,18 +134,14 @@ def test_on_wan_the_published_search_is_the_one_for_wan(tmp_path):
     assert header["strategy"] == repr(STRATEGIES["authors-wan"])
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no locks there")
 @pytest.mark.parametrize("method", ["budcache", "authors-quick"])
 def test_a_search_in_use_ends_it(method, flux, tmp_path):
-    import fcntl
-
     pipe, call = flux
     given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": [method]}
     file = tmp_path / ("search.ledger.jsonl" if method == "budcache" else "authors-quick-2.ledger.jsonl")
-    with file.open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(SearchError, match=r"is in use by another process\. Wait for it, or choose another place\."):
-            compare(pipe, steps=4, budgets=[2], **given, call=call)
+    says = r"is in use by another process\. Wait for it, or choose another place\."
+    with FileLock(file.with_name(f".{file.name}.lock")), pytest.raises(SearchError, match=says):
+        compare(pipe, steps=4, budgets=[2], **given, call=call)
 
 
 def test_a_full_disk_while_searching_ends_it(flux, tmp_path, monkeypatch):
@@ -154,7 +150,7 @@ def test_a_full_disk_while_searching_ends_it(flux, tmp_path, monkeypatch):
 
     def write(self, entry):
         if self.kind == "ledger":
-            raise self._full(OSError(errno.ENOSPC, "No space left on device"))
+            raise self._unwritable(OSError(errno.ENOSPC, "No space left on device"))
         usual(self, entry)
 
     monkeypatch.setattr(Journal, "write", write)

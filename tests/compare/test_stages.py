@@ -12,7 +12,7 @@ from zoo import entry
 from budcache import Ladder, Mask, PipelineError, Policy, SearchError, compare
 from budcache.comparison import Comparison, measure, show
 from budcache.comparison.folder import picture
-from budcache.errors import StorageError
+from budcache.errors import FileError
 from budcache.events import EntryDone, Planned, Progress
 from budcache.metrics.pixels import Psnr, Ssim
 
@@ -164,7 +164,7 @@ def test_a_lost_sample_is_said_when_it_is_needed(run, tmp_path):
     (tmp_path / "samples" / "uniform-2" / "001.npy").unlink()
     again, _ = run("uniform")
     assert again == found, "all is measured already"
-    with pytest.raises(StorageError, match=r"001\.npy is missing or damaged.*leave the new metrics out"):
+    with pytest.raises(FileError, match=r"001\.npy is missing or damaged.*leave the new metrics out"):
         run("uniform", metrics=["ssim"])
 
 
@@ -172,7 +172,7 @@ def test_a_folder_of_the_first_format_is_refused(run, tmp_path):
     old = {"record": 1, "comparison": {"format": 1, "metrics": ["psnr"], "steps": STEPS}}
     (tmp_path / "comparison.jsonl").write_text(json.dumps(old) + "\n")
     for attempt in (lambda: run("uniform"), lambda: show(tmp_path), lambda: measure(tmp_path, ["psnr"])):
-        with pytest.raises(StorageError, match=r"comparison of format 1.*Choose another place"):
+        with pytest.raises(FileError, match=r"comparison of format 1.*Choose another place"):
             attempt()
     assert not (tmp_path / "drawn.jsonl").exists()
 
@@ -192,7 +192,7 @@ def test_a_folder_of_the_first_format_is_refused(run, tmp_path):
 def test_a_folder_that_cannot_be_shown_is_refused(content, message, tmp_path):
     if content is not None:
         (tmp_path / "drawn.jsonl").write_text(content)
-    with pytest.raises(StorageError, match=message):
+    with pytest.raises(FileError, match=message):
         show(tmp_path)
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers import ModularPipeline
 from zoo import Entry, entry
 
 from budcache import PipelineModel, Policy
 from budcache.numerics.rollout import rollout
+from budcache.plan import Plan
 
 STEPS = 6
 
@@ -28,7 +30,10 @@ def flux() -> tuple[Entry, Any]:
 def latents(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> torch.Tensor:
     """The final latents of a run of the pipeline itself."""
     call = {"num_inference_steps": STEPS, "output_type": "latent", **kind.kwargs(), **more}
-    return pipe(generator=torch.Generator().manual_seed(seed), **call)[0]
+    call["generator"] = torch.Generator().manual_seed(seed)
+    if isinstance(pipe, ModularPipeline):  # its state has the latents beside the pictures
+        return pipe(**{**call, "output_type": "pt", "output": "latents"})
+    return pipe(**call)[0]
 
 
 def opened(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> PipelineModel:
@@ -37,20 +42,30 @@ def opened(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> PipelineModel:
     return PipelineModel(pipe, generator=torch.Generator().manual_seed(seed), **call)
 
 
+def follow(model: PipelineModel, policy: Policy) -> torch.Tensor:
+    """Equation 2 through the seam: a policy's plan, rolled out on an open run."""
+    sigmas = None if policy.sigmas is None else torch.tensor(policy.sigmas)
+    plan = Plan.of(policy, model.sigmas if sigmas is None else sigmas, model.begin)
+    return rollout(model, model.noise, plan, model.solver(sigmas))
+
+
 def rolled(kind: Entry, pipe: Any, policy: Policy, seed: int = 0, **more: Any) -> torch.Tensor:
-    """Equation 2 through the seam, in the layout that the pipeline returns."""
+    """The same on a run of its own, in the layout that the pipeline returns."""
     with opened(kind, pipe, seed, reuse=policy.reuse, **more) as model:
-        sigmas = None if policy.sigmas is None else torch.tensor(policy.sigmas)
-        x = rollout(
-            model,
-            model.noise,
-            model.sigmas if sigmas is None else sigmas,
-            policy.mask,
-            model.solver(sigmas),
-            policy.weights,
-            model.begin,
-        )
-        return model.finish(x)[0]
+        return model.finish(follow(model, policy))[0]
+
+
+def aligned(pipe: Any) -> Any:
+    """A pipeline whose weights lie in memory as freshly made ones do.
+
+    Weights that are mapped from a file may lie at odd addresses, for which matrix kernels take another path and round
+    otherwise. Only with both copies aligned can a pipeline and its saved self be compared bit for bit.
+    """
+    for part in pipe.components.values():
+        if isinstance(part, torch.nn.Module):
+            for value in (*part.parameters(), *part.buffers()):
+                value.data = value.data.clone()
+    return pipe
 
 
 def interrupted(

@@ -18,6 +18,7 @@ from budcache import BudcacheWarning, Ladder, Mask, Origin, PipelineError, Polic
 from budcache.numerics.rollout import rollout
 from budcache.numerics.solvers import euler
 from budcache.pipeline import BudcacheScheduler, describe
+from budcache.plan import Plan
 
 POLICY = Policy(mask="110100")
 LADDER = Ladder.of([Policy(mask="100100"), POLICY, Policy(mask="110101")])
@@ -157,8 +158,8 @@ def test_flow_matching_with_sigmas_is_euler_on_them():
     with budcache.applied(pipe, policy):
         served = latents(kind, pipe)
     with opened(kind, pipe) as model:
-        levels = torch.tensor([SIGMAS[k] for k in (*policy.mask.computed, STEPS)])
-        coarse = rollout(model, model.noise, levels, Mask.full(3), euler)
+        levels = tuple(SIGMAS[k] for k in (*policy.mask.computed, STEPS))
+        coarse = rollout(model, model.noise, Plan.of(Policy(mask=Mask.full(3)), levels), euler)
     torch.testing.assert_close(served, coarse)
 
 

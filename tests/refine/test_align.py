@@ -11,11 +11,11 @@ from functools import partial
 
 import pytest
 import torch
+from levels import plain
 from toys import SOLVERS, STEPS, Live, Residual, Toy
 
 from budcache import Mask, SearchError
 from budcache.numerics.rollout import rollout
-from budcache.numerics.sigmas import plain
 from budcache.refine import Learned, Lesson, Update, align
 from budcache.refine.align import student
 

@@ -14,7 +14,7 @@ from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import FULL, Entry
 from budcache.comparison.timing import PARTS, parts
-from budcache.errors import BudcacheError, SearchError, StorageError
+from budcache.errors import BudcacheError, FileError, SearchError
 from budcache.events import EntryDone, Phase
 from budcache.jobs.meter import Meter
 from budcache.mask import Mask
@@ -145,7 +145,7 @@ def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int)
         ready = plain(drawing.pipe, budget) if method == FULL else preparation.ready(method, budget)
         folder.remove(method, budget)
         folder.add(drawing.entry(method, budget, ready), preparation.made_of(method))
-    except StorageError:
+    except FileError:
         raise
     except BudcacheError as error:
         if method == FULL:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from budcache.comparison.result import VERSION, Conditions, Entry, LeftOut
-from budcache.errors import PipelineError, PolicyError, StorageError
+from budcache.errors import FileError, PolicyError
 from budcache.metrics.base import Frame
 from budcache.storage import media
 from budcache.storage.journal import Journal
@@ -79,7 +79,7 @@ class Kept:
             try:
                 (self._take_drawn if name == DRAWN else self._take_measured)(line)
             except (ValueError, TypeError, KeyError, PolicyError):
-                raise StorageError(
+                raise FileError(
                     f"{self.path / name} has a line that cannot be used: {quote(line)}. Remove the line or the folder."
                 ) from None
 
@@ -184,13 +184,13 @@ class Folder(Kept):
             media.save(frames[len(frames) // 2], shown)
             if sample.ndim == 4:
                 media.save(frames, shown.with_suffix(".gif"))
+        except FileError:
+            raise
         except OSError as error:
-            raise StorageError(
+            raise FileError(
                 f"{target} cannot be written: {error.strerror or error}. What was finished is kept; make room and "
                 "compare again, or choose another place."
             ) from None
-        except PipelineError as error:
-            raise StorageError(str(error)) from None
 
     def sample(self, method: str, budget: int, number: int) -> Frame:
         """A sample as it was kept, with values from 0 to 1."""
@@ -198,9 +198,9 @@ class Folder(Kept):
         try:
             return np.asarray(np.load(source, allow_pickle=False), np.float32)
         except (OSError, ValueError):
-            raise StorageError(
+            raise FileError(
                 f"{source} is missing or damaged, so nothing more can be measured on it. Compare in another place, or "
-                f"leave the new metrics out."
+                "leave the new metrics out."
             ) from None
 
     def _sample(self, method: str, budget: int, number: int) -> Path:
@@ -219,7 +219,7 @@ class Folder(Kept):
 
 def _check_format(path: Path) -> None:
     if (path / OLD).exists():
-        raise StorageError(
+        raise FileError(
             f"{path} holds a comparison of format 1, which kept no samples to measure again; this budcache writes "
             f"format {VERSION}. Choose another place, or remove that folder."
         )
@@ -247,8 +247,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
             raise ValueError
         return [dict(line) for line in lines]
     except OSError as error:
-        raise StorageError(
-            f"{path} cannot be read: {error.strerror or error}. Name the folder of a comparison."
-        ) from None
+        raise FileError(f"{path} cannot be read: {error.strerror or error}. Name the folder of a comparison.") from None
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        raise StorageError(f"{path} is not the record of a comparison. Name the folder of one.") from None
+        raise FileError(f"{path} is not the record of a comparison. Name the folder of one.") from None

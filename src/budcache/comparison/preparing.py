@@ -12,7 +12,7 @@ from typing import Any
 
 from budcache.comparison.methods import AUTHORS, OURS, UNTAUGHT
 from budcache.comparison.searching import expected_calls, searched
-from budcache.errors import BudcacheError, PolicyError, StorageError
+from budcache.errors import BudcacheError, FileError, PolicyError
 from budcache.jobs.meter import Meter
 from budcache.mask import Mask
 from budcache.policy import Ladder, Policy
@@ -174,7 +174,7 @@ def _of_the_folder() -> Iterator[None]:
     try:
         yield
     except PolicyError as error:
-        raise StorageError(str(error)) from None
+        raise FileError(str(error)) from None
 
 
 def plain(pipe: Any, steps: int) -> Ready:

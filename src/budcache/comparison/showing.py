@@ -9,7 +9,7 @@ from budcache.comparison.folder import Kept
 from budcache.comparison.preparing import LEDGER
 from budcache.comparison.result import FULL, Comparison, Entry, LeftOut, Measure, Tried
 from budcache.comparison.table import write_csv
-from budcache.errors import StorageError
+from budcache.errors import FileError
 from budcache.metrics import METRICS
 from budcache.strategies import read_history
 
@@ -36,7 +36,7 @@ def gathered(folder: str | os.PathLike[str]) -> Comparison:
     kept = Kept.read(folder)
     conditions = kept.conditions
     if conditions is None or (FULL, conditions.steps) not in kept.drawn:
-        raise StorageError(f"{folder} has no full run yet, so there is nothing to show. Run the comparison again.")
+        raise FileError(f"{folder} has no full run yet, so there is nothing to show. Run the comparison again.")
     wanted = [(FULL, conditions.steps), *((method, budget) for method in kept.methods for budget in conditions.budgets)]
     entries = [
         Entry.model_validate({**dict(drawn.entry), "values": _asked(kept.values(drawn), kept.metrics)})

@@ -20,7 +20,6 @@ from budcache.strategies import (  # noqa: E402
     Polished,
     RandomMasks,
     Space,
-    drive,
 )
 from budcache.testing import StrategyContract, toy_score  # noqa: E402
 
@@ -37,10 +36,12 @@ class TestShipped(StrategyContract):
 
 class TestPolishedLadder(StrategyContract):
     strategy = Polished(LadderSearch(beam=2))
+    expects_nothing = True
 
 
 class TestPolishedToTheTop(StrategyContract):
     strategy = Polished(RandomMasks(3), window=8, rounds=None)
+    expects_nothing = True
 
 
 class TestUnpolished(StrategyContract):
@@ -57,6 +58,7 @@ class FromUniform(Polished):
 
 class TestPolishedStarts(StrategyContract):
     strategy = FromUniform()
+    expects_nothing = True
 
 
 class TestByMethod(StrategyContract):
@@ -85,7 +87,7 @@ class Honest:
 
     def propose(self, steps, budgets, rng):
         for mask in self.masks(steps, budgets, rng):
-            yield Ask(mask, "draw")
+            yield Ask.one(mask, "draw")
 
     def expected(self, steps, budgets):
         return 4 * len(budgets)
@@ -93,6 +95,19 @@ class Honest:
 
 class TestHonest(StrategyContract):
     strategy = Honest()
+
+
+class Together(Honest):
+    """The same with all masks in one ask, and all once more."""
+
+    def propose(self, steps, budgets, rng):
+        masks = tuple(self.masks(steps, budgets, rng))
+        yield Ask(masks, "draw")
+        yield Ask((*masks, *masks), "again")
+
+
+class TestTogether(StrategyContract):
+    strategy = Together()
 
 
 class OtherLength(Honest):
@@ -107,15 +122,35 @@ class Spendthrift(Honest):
         yield Mask.full(steps)
 
 
+class Silent(Honest):
+    def masks(self, steps, budgets, rng):
+        return iter(())
+
+
 class Nameless(Honest):
     def propose(self, steps, budgets, rng):
         for mask in self.masks(steps, budgets, rng):
-            yield Ask(mask, " ")
+            yield Ask.one(mask, " ")
 
 
 class FirstBudgetOnly(Honest):
     def masks(self, steps, budgets, rng):
         return super().masks(steps, budgets[:1], rng)
+
+
+class NeverFull(Honest):
+    """Leaves out the mask that computes everything, where nothing is left to choose."""
+
+    def masks(self, steps, budgets, rng):
+        return super().masks(steps, [budget for budget in budgets if budget < steps], rng)
+
+
+class NeedsRoom(Honest):
+    """Takes for granted that a run has three steps."""
+
+    def masks(self, steps, budgets, rng):
+        rng.sample(range(steps), 3)
+        return super().masks(steps, budgets, rng)
 
 
 class GlobalChance(Honest):
@@ -130,9 +165,6 @@ class HashOrder(Honest):
         for budget in budgets:
             for text in {str(mask) for mask in Space(steps, budget)}:
                 yield Mask.parse(text)
-
-    def expected(self, steps, budgets):
-        return None
 
 
 @dataclass(frozen=True)
@@ -153,7 +185,7 @@ class Unstoppable(Honest):
         try:
             yield from super().propose(steps, budgets, rng)
         finally:
-            yield Ask(Mask.uniform(steps, budgets[0]), "one more")
+            yield Ask.one(Mask.uniform(steps, budgets[0]), "one more")
 
 
 class Understated(Honest):
@@ -161,30 +193,61 @@ class Understated(Honest):
         return 2
 
 
+class Overstated(Honest):
+    def expected(self, steps, budgets):
+        return 1000
+
+
+class NoExpectation(Honest):
+    def expected(self, steps, budgets):
+        return None
+
+
+BROKEN = [
+    (OtherLength(), "asks_only_for_masks_of_the_space", "shorter than argument|zip|== 8"),
+    (Spendthrift(), "asks_only_for_masks_of_the_space", "costs more than any budget allows"),
+    (Silent(), "asks_only_for_masks_of_the_space", "nothing was asked"),
+    (Nameless(), "names_its_phases", None),
+    (FirstBudgetOnly(), "answers_every_budget_exactly", "not enough values"),
+    (FirstBudgetOnly(), "all_budgets_at_once_work", "there is no mask of budget 2"),
+    (NeverFull(), "every_single_budget_works", None),
+    (NeedsRoom(), "the_shortest_runs_work", "Sample larger"),
+    (GlobalChance(), "the_same_seed_gives_the_same_history", None),
+    (Remembering(), "the_same_seed_gives_the_same_history", None),
+    (GlobalChance(), "chance_comes_only_from_the_seed", "the global generator was used"),
+    (HashOrder(), "the_same_seed_gives_the_same_history_in_a_fresh_process", "'draw'"),
+    (Remembering(), "searches_side_by_side_do_not_disturb_each_other", None),
+    (Unstoppable(), "a_limit_on_evaluations_is_kept", "ignored GeneratorExit"),
+    (Unstoppable(), "can_be_stopped_at_any_time", "ignored GeneratorExit"),
+    (Understated(), "scores_about_as_many_masks_as_expected", "far more than the 2 expected"),
+    (Overstated(), "scores_about_as_many_masks_as_expected", r"only \d+ of the 1000 expected"),
+    (NoExpectation(), "scores_about_as_many_masks_as_expected", "set expects_nothing = True"),
+]
+
+
 @pytest.mark.parametrize(
-    ("broken", "test"),
-    [
-        (OtherLength(), "asks_only_for_masks_of_the_space"),
-        (Spendthrift(), "asks_only_for_masks_of_the_space"),
-        (Nameless(), "names_its_phases"),
-        (FirstBudgetOnly(), "answers_every_budget_exactly"),
-        (FirstBudgetOnly(), "all_budgets_at_once_work"),
-        (GlobalChance(), "chance_comes_only_from_the_seed"),
-        (GlobalChance(), "the_same_seed_gives_the_same_history"),
-        (HashOrder(), "the_same_seed_gives_the_same_history_in_a_fresh_process"),
-        (Remembering(), "the_same_seed_gives_the_same_history"),
-        (Remembering(), "searches_side_by_side_do_not_disturb_each_other"),
-        (Unstoppable(), "can_be_stopped_at_any_time"),
-        (Understated(), "scores_about_as_many_masks_as_expected"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+    ("broken", "test", "says"),
+    BROKEN,
+    ids=[f"{type(broken).__name__}-{test}" for broken, test, _ in BROKEN],
 )
-def test_the_contract_notices(broken, test):
+def test_the_contract_notices(broken, test, says):
     contract = StrategyContract()
     contract.strategy = broken
     # The driver itself refuses a generator that goes on, and the toy a mask of another length.
-    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+    with pytest.raises((AssertionError, RuntimeError, ValueError), match=says):
         getattr(contract, f"test_{test}")()
+
+
+def test_the_contract_notices_a_number_where_none_was_promised():
+    contract = StrategyContract()
+    contract.strategy, contract.expects_nothing = Honest(), True
+    with pytest.raises(AssertionError, match="so expects_nothing is wrong"):
+        contract.test_scores_about_as_many_masks_as_expected()
+
+
+def test_every_promise_has_a_strategy_that_breaks_it():
+    promises = {name for name in vars(StrategyContract) if name.startswith("test_")}
+    assert {f"test_{test}" for _, test, _ in BROKEN} == promises
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
@@ -193,26 +256,18 @@ def test_the_toy_is_honest(steps):
     score = toy_score(steps)
     for budget in range(1, steps + 1):
         for mask in Space(steps, budget):
-            found, last = score(Ask(mask, "")), mask.computed[-1]
+            found, last = score(mask), mask.computed[-1]
             assert len(found.arrivals) == steps + 1
             assert all(arrival is None for arrival in found.arrivals[: last + 1])
-            assert found.arrivals[-1] == found.loss
-            assert all(math.isfinite(arrival) for arrival in found.arrivals[last + 1 :])
-            assert (found.arrivals[last + 1] == 0) == (last + 1 == budget)
-    assert score(Ask(Mask.full(steps), "")).loss == 0
+            assert found.arrivals[-1] == found.losses == (found.loss,)
+            assert all(math.isfinite(found.arrival(step)) for step in range(last + 1, steps + 1))
+            assert (found.arrival(last + 1) == 0) == (last + 1 == budget)
+    assert score(Mask.full(steps)).loss == 0
 
 
 def test_the_toy_is_no_hill_of_one_top():
     """Otherwise climbing would always find the optimum, and a search that only climbs could not be told from more."""
     score = toy_score(12)
-    losses = {mask: score(Ask(mask, "")).loss for mask in Space(12, 4)}
+    losses = {mask: score(mask).loss for mask in Space(12, 4)}
     tops = [m for m in losses if all(losses[n] > losses[m] for n in Space(12, 4).neighbours(m))]
     assert len(tops) > 1
-
-
-def test_the_driver_refuses_what_cannot_be():
-    from budcache import SearchError
-
-    for budgets in ([], [0], [9], [-1, 3]):
-        with pytest.raises(SearchError, match="budget"):
-            drive(Honest(), toy_score(8), steps=8, budgets=budgets)

@@ -1,13 +1,15 @@
-"""Small curved flows to fit and to align on, in double precision."""
+"""Small curved flows to calibrate, to fit and to align on, in double precision."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from levels import plain, static_shift
 from torch import Tensor
 
 from budcache import OutputReuse
 from budcache.calibration.calibration import Calibration
-from budcache.numerics.sigmas import plain, static_shift
 from budcache.numerics.solvers import Solver, dpmpp2m, euler, ipndm2
 
 STEPS = 12
@@ -15,11 +17,23 @@ SOLVERS = {"euler": euler, "ipndm2": ipndm2, "dpmpp2m": dpmpp2m}
 TURN = torch.randn(6, 6, generator=torch.Generator().manual_seed(7), dtype=torch.float64) * 0.6
 
 
+def velocity(x: Tensor, sigma: Tensor) -> Tensor:
+    """A field that bends in x and sigma, so that reusing it is never right by accident."""
+    return torch.tanh(x @ TURN * (1 + 2 * sigma)) - x * sigma
+
+
 class Toy(OutputReuse):
     """A model with its run, one sample or several."""
 
-    def __init__(self, seed: int, samples: int = 1, solver: Solver = euler, steps: int = STEPS) -> None:
-        super().__init__(lambda x, sigma: torch.tanh(x @ TURN * (1 + 2 * sigma)) - x * sigma)
+    def __init__(
+        self,
+        seed: int,
+        samples: int = 1,
+        solver: Solver = euler,
+        steps: int = STEPS,
+        field: Callable[[Tensor, Tensor], Tensor] = velocity,
+    ) -> None:
+        super().__init__(field)
         generator = torch.Generator().manual_seed(seed)
         self.noise = torch.randn(samples, 6, generator=generator, dtype=torch.float64)
         self.sigmas = static_shift(plain(steps), 2.0).double()

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from budcache import Mask, SearchError
+from budcache import FileError, Mask, SearchError
 from budcache.calibration.score import Score
-from budcache.strategies import STRATEGIES, Anneal, Ask, Ledger, Limits, drive, read_history
+from budcache.strategies import STRATEGIES, Anneal, Ask, Ledger, Limits, Space, drive, read_history
+from budcache.strategies.ledger import FORMAT
 from budcache.testing import toy_score
 
 STEPS, BUDGETS = 10, (3, 4)
@@ -29,8 +30,18 @@ class Model:
         self.calls, self.score = 10, toy_score(STEPS)
 
     def __call__(self, ask):
-        self.calls += ask.mask.budget
-        return self.score(ask)
+        for mask in ask.masks:
+            self.calls += mask.budget
+            yield self.score(mask)
+
+
+def many(score):
+    return lambda ask: map(score, ask.masks)
+
+
+def alone(plan):
+    """The same search without a ledger."""
+    return drive(plan, many(toy_score(STEPS)), steps=STEPS, budgets=BUDGETS, seed=1)
 
 
 def search(path, plan, **more):
@@ -56,7 +67,7 @@ def path(tmp_path):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_resumed_search_is_the_same_search(path, name):
     plan = STRATEGIES[name]
-    whole = drive(plan, toy_score(STEPS), steps=STEPS, budgets=BUDGETS, seed=1)
+    whole = alone(plan)
     for limit in (1, 7, 20):  # three times interrupted
         stopped, _ = search(path, plan, limits=Limits(evaluations=limit))
         assert told(stopped) == told(whole)[: len(stopped.history)]
@@ -76,8 +87,8 @@ def test_the_calls_of_all_runs_add_up(path):
     assert first.spent == 10 + sum(step.mask.budget for step in read_history(path))
     search(path, STRATEGIES["ladder"])
     history = read_history(path)
-    assert [step.calls for step in history] == sorted(step.calls for step in history)
-    assert history[-1].calls == 2 * 10 + sum(step.mask.budget for step in history)
+    assert [step.sample_calls for step in history] == sorted(step.sample_calls for step in history)
+    assert history[-1].sample_calls == 2 * 10 + sum(step.mask.budget for step in history)
 
 
 def test_history_is_read_back_in_order(path):
@@ -156,8 +167,8 @@ def test_values_that_json_changes_are_still_the_same(path):
     Ledger(path, given).close()
 
 
-HEADER = json.dumps({"ledger": 1, "search": SEARCH})
-ENTRY = {"mask": "1000000000", "phase": "ladder", "calls": 1, "loss": 0.5, "arrivals": [None, 0.1]}
+HEADER = json.dumps({"ledger": 1, "search": {"format": FORMAT, **SEARCH}})
+ENTRY = {"mask": "1000000000", "phase": "ladder", "calls": 1, "losses": [0.5, 0.7], "arrivals": [None, [0.1, 0.2]]}
 
 
 @pytest.mark.parametrize(
@@ -208,9 +219,12 @@ def test_another_version_is_refused(path, version):
         {"mask": "10x0000000"},
         {"mask": ""},
         {"mask": 5},
-        {"loss": "much"},
-        {"loss": None},
+        {"losses": "much"},
+        {"losses": None},
+        {"losses": 0.5},
+        {"losses": [None]},
         {"arrivals": 3},
+        {"arrivals": [None, 0.1]},
         {"calls": "many"},
     ],
     ids=str,
@@ -234,13 +248,13 @@ def test_a_line_that_lacks_something_is_shown(path, name):
 
 
 def test_a_folder_is_no_ledger(tmp_path):
-    with pytest.raises(SearchError, match="is a folder or a device, not a ledger"):
+    with pytest.raises(FileError, match="is a folder or a device, not a ledger"):
         Ledger(tmp_path, SEARCH)
 
 
 def test_a_place_that_cannot_be_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SearchError, match="cannot be"):
+    with pytest.raises(FileError, match="cannot be"):
         Ledger(tmp_path / "file" / "a.jsonl", SEARCH)
 
 
@@ -249,10 +263,10 @@ def test_a_forbidden_place_is_said(tmp_path):
     path = tmp_path / "a.jsonl"
     Ledger(path, SEARCH).close()
     path.chmod(0o400)
-    with pytest.raises(SearchError, match="cannot be written: Permission denied"):
+    with pytest.raises(FileError, match="cannot be written: Permission denied"):
         Ledger(path, SEARCH)
     path.chmod(0o000)
-    with pytest.raises(SearchError, match="cannot be read: Permission denied"):
+    with pytest.raises(FileError, match="cannot be read: Permission denied"):
         Ledger(path, SEARCH)
 
 
@@ -266,14 +280,14 @@ def test_a_ledger_that_may_not_be_written_is_said(path, monkeypatch):
     monkeypatch.setattr(
         type(path), "open", lambda self, mode="r", **more: (refuse if mode == "a" else stock)(self, mode)
     )
-    with pytest.raises(SearchError, match=r"cannot be written: Permission denied"):
+    with pytest.raises(FileError, match=r"cannot be written: Permission denied"):
         Ledger(path, SEARCH)
 
 
 def test_a_ledger_that_may_not_be_read_is_said(path, monkeypatch):
     Ledger(path, SEARCH).close()
     monkeypatch.setattr(type(path), "read_bytes", refuse)
-    with pytest.raises(SearchError, match=r"cannot be read: Permission denied"):
+    with pytest.raises(FileError, match=r"cannot be read: Permission denied"):
         Ledger(path, SEARCH)
 
 
@@ -297,13 +311,13 @@ def test_a_full_disk_loses_nothing_that_was_written(path):
     plan, model = STRATEGIES["ladder"], Model()
     ledger = Ledger(path, SEARCH)
     ledger._journal._file = FullDisk(ledger._journal._file, room=6)
-    with pytest.raises(SearchError, match=r"No space left on device\. What was finished is kept; make room") as caught:
+    with pytest.raises(FileError, match=r"No space left on device\. What was finished is kept; make room") as caught:
         drive(plan, ledger.remembering(model, lambda: model.calls), steps=STEPS, budgets=BUDGETS, seed=1)
     assert "\n" not in str(caught.value)
     ledger.close()
     assert len(read_history(path)) == 6
     ended, _ = search(path, plan)
-    assert told(ended) == told(drive(plan, toy_score(STEPS), steps=STEPS, budgets=BUDGETS, seed=1))
+    assert told(ended) == told(alone(plan))
 
 
 @contextmanager
@@ -323,12 +337,12 @@ def no_file_beyond(size):
 @pytest.mark.parametrize("room", [20, 1200, 1234, 2500])
 def test_a_disk_that_is_really_full(path, room):
     plan = STRATEGIES["ladder"]
-    with no_file_beyond(room), pytest.raises(SearchError, match="cannot be written: File too large"):
+    with no_file_beyond(room), pytest.raises(FileError, match="cannot be written: File too large"):
         search(path, plan)
     kept = path.read_bytes()
     assert len(kept) <= room
     ended, model = search(path, plan)
-    whole = drive(plan, toy_score(STEPS), steps=STEPS, budgets=BUDGETS, seed=1)
+    whole = alone(plan)
     assert told(ended) == told(whole)
     known = max(kept.count(b"\n") - 1, 0)
     assert model.calls == 10 + sum(mask.budget for mask in list(whole.scores)[known:])
@@ -347,7 +361,7 @@ def test_only_ledgers_have_a_history(path, text):
 
 
 def test_no_file_no_history(tmp_path):
-    with pytest.raises(SearchError, match="cannot be read: No such file"):
+    with pytest.raises(FileError, match="cannot be read: No such file"):
         read_history(tmp_path / "none.jsonl")
     Ledger(tmp_path / "new.jsonl", SEARCH).close()
     assert read_history(tmp_path / "new.jsonl") == []
@@ -355,15 +369,38 @@ def test_no_file_no_history(tmp_path):
 
 def test_plain_and_fitted_scores_of_a_mask_are_kept_apart(path):
     score, mask = toy_score(STEPS), Mask.uniform(STEPS, 3)
-    other = Score(0.25, score(Ask(mask, "")).arrivals)
-    for known in ([], [("plain", score(Ask(mask, ""))), ("fitted", other)]):
+    ask, other = Ask.one(mask, ""), Score((0.25, 0.5), score(mask).arrivals)
+    for known in ([], [("plain", score(mask)), ("fitted", other)]):
         ledger = Ledger(path, SEARCH)
         assert list(ledger.known.items()) == [((reuse, mask), found) for reuse, found in known]
-        plain = ledger.remembering(score, lambda: 3, "plain")
-        fitted = ledger.remembering(lambda ask: other, lambda: 5, "fitted")
-        assert (plain(Ask(mask, "")), fitted(Ask(mask, ""))) == (score(Ask(mask, "")), other)
+        plain = ledger.remembering(many(score), lambda: 3, "plain")
+        fitted = ledger.remembering(many(lambda mask: other), lambda: 5, "fitted")
+        assert [*plain(ask), *fitted(ask)] == [score(mask), other]
         ledger.close()
-    assert len(read_history(path)) == 2
+    assert [step.phase for step in read_history(path)] == ["", ", fitted"]
+
+
+def test_every_sample_is_kept_bit_for_bit(path):
+    mask = Mask.uniform(STEPS, 3)
+    score = Score((0.1, 1 / 3, 5e-324, 1e300), (*[None] * 8, (0.2, 2 / 3), (0.1, 1e-17), (1.0, 0.0)))
+    ledger = Ledger(path, SEARCH)
+    assert list(ledger.remembering(many(lambda mask: score), lambda: 1)(Ask.one(mask, "x"))) == [score]
+    ledger.close()
+    again = Ledger(path, SEARCH)
+    again.close()
+    assert again.known == {("plain", mask): score}
+    assert read_history(path)[0].loss == score.loss
+
+
+def test_a_ledger_of_an_older_format_is_refused_but_its_history_is_read(path):
+    """Version 0.1 kept one number a mask, from which the samples cannot be had."""
+    old = {"mask": "1000000000", "phase": "ladder", "calls": 7, "loss": 0.5, "arrivals": [None, 0.1]}
+    path.parent.mkdir()
+    path.write_text(json.dumps({"ledger": 1, "search": SEARCH}) + "\n" + json.dumps(old) + "\n")
+    with pytest.raises(SearchError, match=f"with format = None, this one has {FORMAT}"):
+        Ledger(path, SEARCH)
+    (step,) = read_history(path)
+    assert (str(step.mask), step.loss, step.phase, step.sample_calls) == ("1000000000", 0.5, "ladder", 7)
 
 
 HOLDING = """
@@ -375,7 +412,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no flock there")
 @pytest.mark.parametrize("ending", ["closed", "killed"])
 def test_a_ledger_that_another_process_writes_is_refused(path, ending):
     path.parent.mkdir()
@@ -384,7 +420,7 @@ def test_a_ledger_that_another_process_writes_is_refused(path, ending):
         try:
             assert process.stdout.readline() == "held\n"
             content = path.read_bytes()
-            with pytest.raises(SearchError, match=r"in use by another process\. Wait for it, or choose another place"):
+            with pytest.raises(FileError, match=r"in use by another process\. Wait for it, or choose another --led"):
                 Ledger(path, {"model": "toy"})
             assert path.read_bytes() == content
         finally:
@@ -392,30 +428,37 @@ def test_a_ledger_that_another_process_writes_is_refused(path, ending):
     Ledger(path, {"model": "toy"}).close()
 
 
-def test_a_ledger_that_grew_while_it_was_read_is_refused(path, monkeypatch):
-    """The other process wrote and closed between our reading and our lock: its line must not be lost."""
-    search(path, STRATEGIES["uniform"])
-    stock = type(path).open
-
-    def after_another_line(self, mode="r", **more):
-        if mode == "a":
-            with stock(self, "a", encoding="utf-8") as file:
-                file.write(json.dumps(ENTRY) + "\n")
-        return stock(self, mode, **more)
-
-    path.write_bytes(path.read_bytes() + b'{"mask": "10010')  # cut, so that there is something to mend
-    monkeypatch.setattr(type(path), "open", after_another_line)
-    with pytest.raises(SearchError, match="in use by another process"):
-        Ledger(path, SEARCH)
-    assert path.read_text().endswith(json.dumps(ENTRY) + "\n")
-
-
 def test_what_the_ledger_knows_is_not_scored(path):
     ledger = Ledger(path, SEARCH)
     mask, score = Mask.uniform(STEPS, 3), toy_score(STEPS)
-    remembered = ledger.remembering(score, lambda: 0)
-    known = remembered(Ask(mask, "one"))
-    assert known == score(Ask(mask, ""))
-    assert ledger.remembering(refuse, refuse)(Ask(mask, "two")) is known
+    (known,) = ledger.remembering(many(score), lambda: 0)(Ask.one(mask, "one"))
+    assert known == score(mask)
+    assert next(ledger.remembering(many(refuse), refuse)(Ask.one(mask, "two"))) is known
     ledger.close()
     assert [step.phase for step in read_history(path)] == ["one"]
+
+
+@given(asked=st.lists(st.sampled_from(list(Space(4, 2)) + list(Space(4, 3))), min_size=1, max_size=9), done=st.data())
+def test_any_ask_is_answered_in_its_order(tmp_path_factory, asked, done):
+    """Whatever of it is known already or stands in it twice; what is not known is scored once, when it is asked for."""
+    path, score, scored = tmp_path_factory.mktemp("asked") / "a.jsonl", toy_score(4), []
+
+    def count(mask):
+        scored.append(mask)
+        return score(mask)
+
+    known = asked[: done.draw(st.integers(0, len(asked)))]
+    for masks in (known, asked):
+        ledger = Ledger(path, SEARCH)
+        answers = ledger.remembering(many(count), lambda: len(scored))(Ask(tuple(masks), "any"))
+        assert list(answers) == list(map(score, masks))
+        ledger.close()
+    assert scored == list(dict.fromkeys(asked))
+
+
+def test_an_ask_that_is_left_in_the_middle_has_written_what_it_scored(path):
+    ledger = Ledger(path, SEARCH)
+    answers = ledger.remembering(many(toy_score(STEPS)), lambda: 1)(Ask(tuple(Space(STEPS, 3)), "left"))
+    first = [next(answers) for _ in range(4)]
+    ledger.close()
+    assert [step.loss for step in read_history(path)] == [score.loss for score in first]
