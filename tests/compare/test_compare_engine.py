@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 from zoo import entry
 
-from budcache import BudcacheWarning, Ladder, Mask, Policy, SearchError, compare
+from budcache import BudcacheWarning, FileError, Ladder, Mask, Policy, SearchError, compare
 from budcache.comparison.methods import METHODS, usual
 from budcache.storage.journal import Journal
 from budcache.strategies import STRATEGIES
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_written_ends_it(flux, tmp_path):
     pipe, call = flux
     (tmp_path / "pictures").write_text("in the way")
     given = {"prompts": ["a cat"], "calibration": [], "folder": tmp_path, "methods": ["uniform"]}
-    with pytest.raises(SearchError, match=r"pictures.* cannot be written"):
+    with pytest.raises(FileError, match=r"^[^:]*pictures.* cannot be written: Not a directory\."):
         compare(pipe, steps=3, budgets=[2], **given, call=call)
 
 

@@ -279,6 +279,16 @@ def test_samples_may_start_from_pictures_and_bring_their_noise(tmp_path):
     assert np.array_equal(np.load(tmp_path / "samples" / "full-5" / "000.npy"), again.astype(np.float16))
 
 
+def test_modular_pipelines_can_be_compared_and_their_calls_are_counted(tmp_path):
+    kind = entry("modular-flux-img2img")
+    pipe, given = kind.build(), kind.kwargs()
+    given.pop("generator", None)
+    where = {"folder": tmp_path, "metrics": ["psnr"], "methods": ["uniform"], "progress": False}
+    found = compare(pipe, steps=STEPS, budgets=[3], samples=[given, {**given, "strength": 1.0}], **where)
+    assert found.full.calls == (3, 5), "strength 0.6 runs the last three of five steps"
+    assert [len(mask) for mask in found.entry("uniform", 3).masks] == [3, 5]
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [

@@ -96,10 +96,13 @@ class Drawing:
         # As numbers, so that a GPU has finished when it returns.
         output = self.pipe(**{**call, "num_inference_steps": steps, "output_type": "np"})
         seconds = time.perf_counter() - begin
-        found = getattr(output, "images", None)
-        found = getattr(output, "frames", None) if found is None else found
+        known = (getattr(output, name, None) for name in ("images", "frames", "videos"))  # modular ones say videos
+        found = next((value for value in known if value is not None), None)
         if found is None:
-            raise SearchError(f"{type(self.pipe).__name__} returned neither images nor frames. It cannot be compared.")
+            raise SearchError(
+                f"{type(self.pipe).__name__} returned neither images nor frames, so it cannot be compared. Choose an "
+                "image or video pipeline."
+            )
         if len(found) != 1:
             raise SearchError(
                 f"sample {number} gave {len(found)} pictures. Give each sample one prompt and one picture."

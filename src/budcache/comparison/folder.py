@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from budcache.comparison.result import VERSION, Conditions, Entry, LeftOut
-from budcache.errors import FileError, PipelineError, PolicyError
+from budcache.errors import FileError, PolicyError
 from budcache.metrics.base import Frame
 from budcache.storage import media
 from budcache.storage.journal import Journal
@@ -184,13 +184,13 @@ class Folder(Kept):
             media.save(frames[len(frames) // 2], shown)
             if sample.ndim == 4:
                 media.save(frames, shown.with_suffix(".gif"))
+        except FileError:
+            raise
         except OSError as error:
             raise FileError(
                 f"{target} cannot be written: {error.strerror or error}. What was finished is kept; make room and "
                 "compare again, or choose another place."
             ) from None
-        except PipelineError as error:
-            raise FileError(str(error)) from None
 
     def sample(self, method: str, budget: int, number: int) -> Frame:
         """A sample as it was kept, with values from 0 to 1."""
@@ -200,7 +200,7 @@ class Folder(Kept):
         except (OSError, ValueError):
             raise FileError(
                 f"{source} is missing or damaged, so nothing more can be measured on it. Compare in another place, or "
-                f"leave the new metrics out."
+                "leave the new metrics out."
             ) from None
 
     def _sample(self, method: str, budget: int, number: int) -> Path:

@@ -178,14 +178,37 @@ def _of_the_folder() -> Iterator[None]:
 
 
 def plain(pipe: Any, steps: int) -> Ready:
-    """The pipeline as it is, with so many steps."""
+    """The pipeline as it is, with so many steps; image-to-image may start midway and make fewer."""
 
     @contextmanager
-    def running() -> Iterator[Callable[[], Mask]]:
-        def last() -> Mask:
-            ran = getattr(pipe, "num_timesteps", steps)  # fewer, where image-to-image starts midway
-            return Mask.full(ran if isinstance(ran, int) and 1 <= ran <= steps else steps)
+    def told() -> Iterator[Callable[[], Mask]]:
+        yield lambda: Mask.full(max(1, min(int(pipe.num_timesteps), steps)))
 
-        yield last
+    @contextmanager
+    def counted() -> Iterator[Callable[[], Mask]]:
+        from budcache.pipeline.steps import followed
 
-    return Ready(running, steps)
+        count = _Count()
+        with followed(pipe, steps, count):
+            yield lambda: Mask.full(count.steps)
+
+    # Most pipelines tell how many steps they ran; modular ones do not.
+    return Ready(told if hasattr(type(pipe), "num_timesteps") else counted, steps)
+
+
+class _Count:
+    """Counts the steps of a run: a `pipeline.steps.Listener`."""
+
+    steps = 0
+
+    def run_begins(self, sigmas: Any) -> None:
+        self.steps = 0
+
+    def step_begins(self, step: int) -> None:
+        pass
+
+    def step_ends(self, step: int, last: bool) -> None:
+        self.steps += 1
+
+    def run_ends(self) -> None:
+        pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,15 +94,15 @@ class CompareConfig:
 
     def check_pipeline(self, pipe: Any) -> None:
         """Refuse arguments that the pipeline does not take, before it runs."""
-        known = inspect.signature(type(pipe).__call__).parameters
-        open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
+        from budcache.pipeline.arguments import arguments
+
+        known = arguments(pipe)
         for name in dict.fromkeys(name for sample in (*self.samples, *self.calibration) for name in sample):
             if name in OURS_TO_SAY:
                 instead = f"Give {OURS_TO_SAY[name]}= instead." if OURS_TO_SAY[name] else "Leave it out."
                 raise PipelineError(f"{name} is what the comparison itself tells the pipeline. {instead}")
-            if name not in known and not open_ended:
-                names = [each for each in known if each != "self"]
-                raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, names)}")
+            if name not in known:
+                raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, known)}")
 
 
 @known_options
