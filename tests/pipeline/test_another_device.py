@@ -51,7 +51,7 @@ def test_a_search_and_what_is_served_of_it(whole, reuse):
     shared = {name: value for name, value in kind.kwargs().items() if name != "prompt"}
 
     def work(pipe):
-        ladder = budcache.search(pipe, steps=STEPS, budgets=[2], prompts=TEXTS, selection=1, reuse=reuse, **shared)
+        ladder = budcache.search(pipe, steps=STEPS, budgets=[2], prompts=TEXTS, selection=1, reuse=reuse, call=shared)
         with budcache.applied(pipe, ladder, budget=2) as handle:
             drawn = latents(kind, pipe).cpu()
         assert handle.stats().last_run_calls == 2
@@ -72,7 +72,7 @@ def test_alignment_alone_and_jointly(whole, weights):
     start = Policy(mask=Mask.parse("100100"), weights=weights)
 
     def work(pipe):
-        return budcache.align(pipe, start, prompts=TEXTS, selection=1, rate=1e-2, every=1, **shared).rungs[0]
+        return budcache.align(pipe, start, prompts=TEXTS, selection=1, rate=1e-2, every=1, call=shared).rungs[0]
 
     mine, theirs = here_and_there(kind, whole, work)
     assert mine.sigmas == pytest.approx(theirs.sigmas, abs=1e-4)
