@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from budcache import Ladder, Policy, PolicyError, Quality
-from budcache.policy import Origin, Refined, Searched
+from budcache.policy import Origin, Refined
 
 BLEND = Policy(mask="1010", weights=[[1.0], [1.2, -0.2]], sigmas=[1.0, 0.7, 0.4, 0.2, 0.0])
 LADDER = Ladder.of([Policy(mask="1000"), BLEND])
@@ -61,13 +61,3 @@ def test_a_copy_without_a_change_is_the_same_value(value):
     for copy in (value.model_copy(), value.model_copy(update={}), value.model_copy(deep=True)):
         assert copy == value
         assert copy is not value
-
-
-def test_a_ladder_is_what_is_read_back_of_it_also_straight_from_a_search(tmp_path):
-    """How it came about is told by the one, but does not make it another ladder."""
-    told = Ladder.of(LADDER.rungs).told(Searched((), 10, 0, 1.0, None))
-    read = Ladder.load(told.save(tmp_path / "ladder.json"))
-    assert read == told == LADDER
-    assert hash(read) == hash(told)
-    assert (read.searched, told.searched.calls) == (None, 10)
-    assert told != Ladder.of(LADDER.rungs[:1])
