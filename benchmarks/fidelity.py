@@ -20,7 +20,6 @@ from judging import Judge, peak_memory
 
 import budcache
 from budcache import Ladder, Mask, Policy, models
-from budcache.jobs import search_in_full
 
 MODEL, STEPS, EXACT = "tiny-flux", 28, 400
 PUBLISHED = "published search (authors R2 SA100, residual)"
@@ -53,7 +52,7 @@ class Shelf:
     def search(self, count: int, budgets: Iterable[int], **options: Any) -> Ladder:
         """A search on the first prompts, eight at a time."""
         options |= {"prompts": self.prompts[:count], "batch": min(count, 8)}
-        return search_in_full(self.pipe, steps=STEPS, budgets=budgets, **options).ladder
+        return budcache.search(self.pipe, steps=STEPS, budgets=budgets, **options)
 
     def align(self, ladder: Ladder, budgets: Iterable[int], **options: Any) -> Ladder:
         """Algorithm 3 on all prompts, for some budgets."""
@@ -206,7 +205,7 @@ def transfer(shelf: Shelf, pipe: Any, prompts: list[str], count: int) -> dict[st
     published = shelf.ladders[PUBLISHED]
     for name, call in settings.items():
         ours = {"ours": shelf.ladders[OURS]}
-        there = shelf.get(f"{OURS}, {name}", partial(shelf.search, count, BUDGETS, **call)) if call else ours["ours"]
+        there = shelf.get(f"{OURS}, {name}", partial(shelf.search, count, BUDGETS, call=call)) if call else ours["ours"]
         judged_there(name, {"published": published, **ours, "ours, searched there": there}, **call)
     own = pipe.scheduler
     for name, scheduler in solvers(own).items():

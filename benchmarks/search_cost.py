@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from judging import Judge
 
-import budcache.calibration.calibration
 from budcache import PipelineModel, Policy, models
+from budcache.calibration import aggregate
 from budcache.calibration.calibration import Calibration
-from budcache.calibration.score import Score
-from budcache.pipeline import merge
+from budcache.calibration.scoring import PlainScorer
 from budcache.policy import Reuse
-from budcache.strategies import STRATEGIES, Ask, Found, LadderSearch, Polished, Strategy, drive
+from budcache.samples.batch import merge
+from budcache.strategies import STRATEGIES, Found, LadderSearch, Polished, Strategy, drive
 
 MODEL, STEPS, BUDGETS, RUNGS = "tiny-flux", 28, (5, 6, 8, 10), tuple(range(4, 13))
 PUBLISHED = "authors-r2-sa100, residual"  # as published: with residual reuse
@@ -41,14 +41,19 @@ def calibrate(
 ) -> Calibration:
     samples = [{"prompt": p, "generator": torch.Generator().manual_seed(i)} for i, p in enumerate(prompts)]
     calls = [merge(samples[begin : begin + batch]) for begin in range(0, len(samples), batch)]
-    return Calibration([stack.enter_context(PipelineModel(pipe, steps=steps, reuse=reuse, **call)) for call in calls])
+    runs = [stack.enter_context(PipelineModel(pipe, steps=steps, reuse=reuse, **call)) for call in calls]
+    return Calibration(runs, residual=reuse == "residual")
 
 
 def searched(plan: Strategy, calibration: Calibration, budgets: tuple[int, ...]) -> Found:
-    def score(ask: Ask) -> Score:
-        return calibration.score(ask.mask)
-
-    return drive(plan, score, steps=calibration.steps, budgets=budgets, calls=lambda: calibration.calls)
+    scorer = PlainScorer(calibration, memory=2_000_000_000)
+    return drive(
+        plan,
+        lambda ask: scorer.score_many(ask.masks),
+        steps=calibration.steps,
+        budgets=budgets,
+        calls=lambda: calibration.calls,
+    )
 
 
 def run(
@@ -101,10 +106,10 @@ def main() -> None:
     for count in (16, 24, 48):
         record("ladder", LadderSearch(), count, RUNGS)
     # What the ladder's arrivals are judged by: the samples' mean error instead of nearly the worst.
-    usual, budcache.calibration.WORST = budcache.calibration.WORST, 1
+    usual, aggregate.POWER = aggregate.POWER, 1
     for count in (8, 24):
         record("ladder, mean arrivals", LadderSearch(), count, RUNGS)
-    budcache.calibration.WORST = usual
+    aggregate.POWER = usual
     spent = {} if args.quick else spending(pipe, calibration, judge)
     record(PUBLISHED, STRATEGIES["authors-r2-sa100"], 2, BUDGETS, "residual")
     for count in (2,) if args.quick else (2, 8):
