@@ -67,6 +67,47 @@ def read_imports(text: str, module: str, package: bool = False) -> set[Import]:
     return found
 
 
+def private(name: str) -> bool:
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def read_private(text: str) -> tuple[set[str], set[str]]:
+    """The private names that a source text defines (of modules, classes and objects), and those it takes of others.
+
+    What it takes are the private attributes of anything and the private names that it imports, but for its own.
+    """
+    defined: set[str] = set()
+    taken: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                defined.add(name)
+            case ast.Attribute(value=ast.Name("self" | "cls"), attr=name, ctx=ast.Store()):
+                defined.add(name)
+            case ast.Attribute(attr=name):
+                taken.add(name)
+            case ast.ImportFrom(names=names):
+                taken.update(alias.name for alias in names)
+            case ast.Constant(str(name)):  # getattr(other, "_name")
+                taken.add(name)
+    return {name for name in defined if private(name)}, {name for name in taken if private(name)} - defined
+
+
+@cache
+def hidden(room: str) -> set[str]:
+    """The private names of a package."""
+    texts = [path.read_text(encoding="utf-8") for module, path in FILES.items() if within(module, {room})]
+    return set().union(*(read_private(text)[0] for text in texts))
+
+
+def read_bases(text: str, module: str) -> set[str]:
+    """Where the base classes of a source text's classes are imported from."""
+    homes = {name.rpartition(".")[2]: name for name, _ in read_imports(text, module)}
+    bases = [base for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef) for base in node.bases]
+    names = [ast.unparse(base).partition("[")[0].split(".") for base in bases]
+    return {".".join([homes[name], *more]) for name, *more in names if name in homes}
+
+
 def name_of(path: Path) -> str:
     return ".".join(["budcache", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
 
@@ -151,6 +192,25 @@ def later():
     }
 
 
+def test_the_reader_reads_what_is_private():
+    text = """
+from budcache.pipeline import parts
+from budcache.pipeline.scheduler import BudcacheScheduler, _hidden
+from budcache.mask import Mask
+class Steps(BudcacheScheduler, parts.Part, dict[str, int]):
+    _own = 1
+    def _look(self, other):
+        self._mine, self.seen = 2, other.__class__
+        return self._own, self._theirs, other._place, other._mine, getattr(other, "_far")
+"""
+    assert read_private(text) == ({"_own", "_look", "_mine"}, {"_hidden", "_theirs", "_place", "_far"})
+    assert hidden("budcache.pipeline") > {"_decider", "_ends_skipped", "_loop"}
+    assert read_bases(text, "budcache.baselines.runs") == {
+        "budcache.pipeline.scheduler.BudcacheScheduler",
+        "budcache.pipeline.parts.Part",
+    }
+
+
 def test_the_reader_follows():
     assert reach("budcache.numerics.rollout")["budcache.wording.quote"] != "budcache.numerics.rollout"
     assert within("torch.nn", TENSORS)
@@ -177,6 +237,14 @@ def test_values_and_numerics_name_their_sources(module):
 @pytest.mark.parametrize("module", [module for module in FILES if within(module, {"budcache.pipeline"})])
 def test_serving_needs_no_search(module):
     assert only(reach(module), {"budcache.strategies", "budcache.refine", "budcache.report", *COMMANDS}) == {}
+
+
+@pytest.mark.parametrize("module", [module for module in FILES if within(module, {"budcache.baselines"})])
+def test_baselines_stand_on_what_pipeline_documents(module):
+    """No private name of `pipeline` is used, and none of its classes inherited from."""
+    text = FILES[module].read_text(encoding="utf-8")
+    assert read_private(text)[1] & hidden("budcache.pipeline") == set()
+    assert {base for base in read_bases(text, module) if within(base, {"budcache.pipeline"})} == set()
 
 
 @pytest.mark.parametrize("module", [module for module in FILES if not within(module, COMMANDS)])

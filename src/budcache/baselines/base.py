@@ -72,7 +72,7 @@ class Taps:
 class Branch(ABC):
     """One guidance branch of one transformer in one run; all of a method's state is here, so none outlives a run.
 
-    The first branch of a step decides for all: a budget counts steps, and half a step would be no saving.
+    The first branch of a step decides for all of them, since a budget counts whole steps.
     """
 
     last: Tensor | None = None
@@ -140,11 +140,11 @@ class Baseline(ABC):
         return replace(self, **setting)
 
     def relaxed(self) -> Self | None:
-        """The method with its forced steps loosened by a notch, for budgets that are out of its reach otherwise."""
+        """The method with its forced steps loosened a little, for budgets that it cannot reach otherwise."""
         return None
 
     def variants(self) -> list[Self]:
-        """The settings among which its authors, or their silence, leave the choice; `tune` takes the best of them."""
+        """The settings between which the method's sources leave a choice; `tune` takes the best of them."""
         return [self]
 
     def at_budget(self, budget: int, steps: int) -> Self | None:
@@ -154,7 +154,7 @@ class Baseline(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Native(Baseline):
-    """A method carried out by our own engine: see `Branch`."""
+    """A method carried out by our own engine: see `Branch`, and docs/baselines.md."""
 
     taps: ClassVar[Mapping[str, Taps]] = {}  # by class of block; a skipped step then runs the blocks around them
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -44,9 +45,9 @@ class _CacheDiT(Installed):
         """Whether cache-dit is installed."""
         return importlib.util.find_spec("cache_dit") is not None
 
+    @abstractmethod
     def settings(self, steps: int) -> dict[str, Any]:
         """The arguments of its settings, beyond the number of steps and blocks."""
-        raise NotImplementedError
 
     @contextmanager
     def installed(self, pipe: Any, steps: int, tally: Tally) -> Iterator[None]:

@@ -58,9 +58,9 @@ class DiCache(Native):
         return self.probe
 
     def variants(self) -> list[DiCache]:
-        """The authors' two settings, warm-up with the one kind of error and none with the other; and neither.
+        """The authors' two settings: one kind of error with warm-up, the other without; and the first without.
 
-        A fifth of the steps as warm-up is most of a small budget. A method is not to lose by that.
+        A warm-up of a fifth of the steps is most of a small budget, and the method should not lose by that alone.
         """
         if self.difference is not None:
             return [self]

@@ -206,7 +206,7 @@ class _RecordingBranch(Branch):
         return relative_l1(new, old) if old is not None and old.shape == new.shape else float("nan")
 
     def trace(self, number: int, steps: int) -> Trace:
-        """All in numbers."""
+        """The recorded run in numbers."""
         ran = sorted(self.residuals)
         if len({value.shape for value in self.residuals.values()}) > 1:
             raise PipelineError(
