@@ -3,6 +3,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import pickle
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -10,24 +12,27 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from budcache import Ladder, Mask, Origin, Policy, PolicyError, Quality, Refined
-from budcache.policy import load, parse
+from budcache import BudcacheError, FileError, Ladder, Mask, Origin, Policy, PolicyError, Quality, Refined
+from budcache.events import Scored
+from budcache.policy import Searched, load, parse
 
 GOLDEN = Path(__file__).parent / "golden"
-POLICY_FILE, LADDER_FILE = GOLDEN / "policy-v1.json", GOLDEN / "ladder-v1.json"
-POLICY, LADDER = (json.loads(file.read_bytes()) for file in (POLICY_FILE, LADDER_FILE))
+POLICY_FILE, LADDER_FILE = GOLDEN / "policy-v2.json", GOLDEN / "ladder-v2.json"
+OLD_POLICY_FILE, OLD_LADDER_FILE = GOLDEN / "policy-v1.json", GOLDEN / "ladder-v1.json"  # read for ever
+GOLDEN_FILES = [POLICY_FILE, LADDER_FILE, OLD_POLICY_FILE, OLD_LADDER_FILE]
+POLICY, LADDER, OLD_POLICY, OLD_LADDER = (json.loads(file.read_bytes()) for file in GOLDEN_FILES)
 KIND = {"policy": POLICY, "ladder": LADDER}
 
 
-def refusal(action, *arguments, **named) -> str:
-    """The text of the refusal: a `PolicyError`, nothing wider or narrower, and one sentence on one line."""
-    with pytest.raises(PolicyError) as caught:
+def refusal(action, *arguments, kind=PolicyError, **named) -> str:
+    """The text of the refusal: of this kind, nothing wider or narrower, and one sentence on one line."""
+    with pytest.raises(kind) as caught:
         action(*arguments, **named)
-    assert type(caught.value) is PolicyError
+    assert type(caught.value) is kind
     return sentence(caught.value)
 
 
-def sentence(error: PolicyError) -> str:
+def sentence(error: BudcacheError) -> str:
     text = str(error)
     assert text.isprintable()
     assert len(text) < 400
@@ -128,10 +133,11 @@ QUALITY_FIELDS = {
     "calibration_loss": NUMBER,
     "loss": NUMBER,
     "psnr": NUMBER,
+    "psnr_error": NUMBER,
     "psnr_p5": NUMBER,
     "psnr_worst": NUMBER,
-    "ssim": NUMBER,
     "samples": COUNT,
+    "used_to_choose": ({"null", "true"}, st.none() | st.booleans()),
 }
 REFINED_FIELDS = {"how": ({"text"}, letters), "prompts": COUNT, "calls": COUNT, "gain": NUMBER}
 ALLOWED = {  # every field of every file, by its path
@@ -185,10 +191,15 @@ bare_ladders = st.sets(st.integers(1, 8), min_size=1).map(
 # Files and values are the same thing.
 
 
-def test_golden_policy():
-    policy = load(POLICY_FILE)
+@pytest.mark.parametrize(
+    ("file", "budcache_version", "newer"),
+    [(POLICY_FILE, "0.2.0", {"psnr_error": 0.75, "used_to_choose": True}), (OLD_POLICY_FILE, "0.1.0", {})],
+    ids=["version 2", "version 1"],
+)
+def test_golden_policy(file, budcache_version, newer):
+    policy = load(file)
     assert isinstance(policy, Policy)
-    assert (policy.kind, policy.version) == ("policy", 1)
+    assert (policy.kind, policy.version) == ("policy", 2)
     assert policy.mask == Mask.of(10, [0, 1, 3, 6, 8])
     assert (policy.budget, policy.steps, policy.reuse) == (5, 10, "output")
     assert policy.sigmas == (1.0, 0.9659, 0.9265, 0.8804, 0.8258, 0.7601, 0.6796, 0.5785, 0.4478, 0.2725, 0.0)
@@ -217,16 +228,18 @@ def test_golden_policy():
         "strategy": "ladder",
         "teacher_steps": 224,
         "calls": 1664,
-        "versions": {"budcache": "0.1.0", "diffusers": "0.36.0", "torch": "2.13.0+cpu"},
+        "versions": {"budcache": budcache_version, "diffusers": "0.36.0", "torch": "2.13.0+cpu"},
     }
     assert dict(policy.quality) == {
         "calibration_loss": 0.00021,
         "loss": 0.00034,
         "psnr": 39.9,
+        "psnr_error": None,
         "psnr_p5": 35.25,
         "psnr_worst": 33.5,
-        "ssim": 0.9875,
         "samples": 32,
+        "used_to_choose": None,
+        **newer,
     }
     assert policy.refined == (
         Refined(how="fit", prompts=32, calls=1056, gain=4.75),
@@ -234,21 +247,35 @@ def test_golden_policy():
     )
 
 
-def test_a_policy_from_before_there_was_refinement_is_read_and_written_as_it_was(tmp_path):
-    old = {name: value for name, value in POLICY.items() if name != "refined"}
-    policy = parse(old)
-    assert policy == load(POLICY_FILE).model_copy(update={"refined": ()})
-    assert json.loads(policy.save(tmp_path / "old.json").read_bytes()) == old
+def test_a_policy_of_version_1_is_written_as_one_of_version_2(tmp_path):
+    """All that it said is kept; only a figure that nothing ever filled is gone."""
+    written = json.loads(load(OLD_POLICY_FILE).save(tmp_path / "new.json").read_bytes())
+    quality = {name: value for name, value in OLD_POLICY["quality"].items() if name != "ssim"}
+    assert written == {**OLD_POLICY, "version": 2, "quality": quality}
 
 
-def test_golden_ladder():
-    ladder = load(LADDER_FILE)
+@pytest.mark.parametrize(("data", "file"), [(POLICY, POLICY_FILE), (OLD_POLICY, OLD_POLICY_FILE)], ids=["2", "1"])
+def test_a_policy_without_refinement_is_read_and_written_without(data, file, tmp_path):
+    bare = {name: value for name, value in data.items() if name != "refined"}
+    policy = parse(bare)
+    assert policy == load(file).model_copy(update={"refined": ()})
+    assert "refined" not in json.loads(policy.save(tmp_path / "bare.json").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("file", "first", "last"),
+    [
+        (LADDER_FILE, Quality(loss=0.0125, psnr=24.5, psnr_error=2.0), Quality(samples=16, used_to_choose=False)),
+        (OLD_LADDER_FILE, Quality(loss=0.0125, psnr=24.5), Quality(samples=16)),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_golden_ladder(file, first, last):
+    ladder = load(file)
     assert isinstance(ladder, Ladder)
-    assert (ladder.kind, ladder.version, ladder.steps, ladder.budgets) == ("ladder", 1, 8, (2, 4, 6))
+    assert (ladder.kind, ladder.version, ladder.steps, ladder.budgets) == ("ladder", 2, 8, (2, 4, 6))
     blended, residual, aligned = ladder
-    assert blended == Policy(
-        mask="10001000", weights=[[1.0], [1.25, -0.25]], quality=Quality(loss=0.0125, psnr=24.5), origin=None
-    )
+    assert blended == Policy(mask="10001000", weights=[[1.0], [1.25, -0.25]], quality=first, origin=None)
     assert residual == Policy(
         mask="11001010",
         reuse="residual",
@@ -258,11 +285,16 @@ def test_golden_ladder():
         mask="11101101",
         sigmas=(1.0, 0.9375, 0.8125, 0.75, 0.5, 0.375, 0.25, 0.125, 0.03125),
         origin=Origin(),
-        quality=Quality(samples=16, ssim=1.0),
+        quality=last,
     )
 
 
-@pytest.mark.parametrize("file", [POLICY_FILE, LADDER_FILE], ids=lambda file: file.stem)
+def test_a_field_of_version_1_is_none_of_version_2(read):
+    assert "unknown field 'quality.ssim'" in read.refusal(with_value(POLICY, ("quality", "ssim"), 0.9))
+    assert "unknown field 'colour'" in read.refusal({**OLD_POLICY, "colour": "red"})
+
+
+@pytest.mark.parametrize("file", GOLDEN_FILES, ids=lambda file: file.stem)
 def test_golden_files_survive_saving(file, tmp_path):
     found = load(file)
     assert load(found.save(tmp_path / "again.json")) == found
@@ -373,7 +405,7 @@ def test_a_tall_ladder_is_refused_briefly(tmp_path):
         (lambda: Policy(mask="11", reuse="both"), "'both'"),
         (lambda: Policy(mask="11", kind="ladder"), "'ladder'"),
         (lambda: Policy(mask="11", steps=2), "'steps'"),
-        (lambda: Policy(mask="11", version=2), "version 2"),
+        (lambda: Policy(mask="11", version=3), "version 3"),
         (lambda: Policy(mask="11", version=10**5000), "version"),
         (lambda: Policy(mask="11", sigmas=[10**5000, 1, 0]), "sigmas[0]"),
         (lambda: Policy(mask="11", sigmas=[1, float("nan"), 0]), "sigmas[1] is nan"),
@@ -469,7 +501,7 @@ def test_unknown_fields_are_refused_at_every_level(read, kind, path, name, value
 
 
 @pytest.mark.parametrize("path", [("policy",), ("ladder",), ("ladder", "rungs", 1)], ids=str)
-@pytest.mark.parametrize("version", [2, 10**9, 10**4000])
+@pytest.mark.parametrize("version", [3, 10**9, 10**4000])
 def test_a_newer_version_asks_for_an_upgrade(read, path, version):
     kind, *inside = path
     text = read.refusal(with_value(KIND[kind], (*inside, "version"), version))
@@ -478,11 +510,11 @@ def test_a_newer_version_asks_for_an_upgrade(read, path, version):
 
 
 def test_a_newer_version_may_look_quite_different(read):
-    assert "pgrade budcache" in read.refusal({"version": 2, "kind": "tree", "masks": {}})
+    assert "pgrade budcache" in read.refusal({"version": 3, "kind": "tree", "masks": {}})
 
 
 @pytest.mark.parametrize("path", [("policy",), ("ladder",), ("ladder", "rungs", 1)], ids=str)
-@pytest.mark.parametrize("version", ["1", 1.0, True, 0, -1, -(10**4000), [1], {}])
+@pytest.mark.parametrize("version", ["1", 1.0, 2.0, True, 0, -1, -(10**4000), [1], {}])
 def test_a_version_is_a_whole_number_from_one(read, path, version):
     kind, *inside = path
     text = read.refusal(with_value(KIND[kind], (*inside, "version"), version))
@@ -548,20 +580,20 @@ def test_a_blend_looks_back_on_sixteen_outputs_at_most(read):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "says"),
     [
-        [],
-        [LADDER["rungs"][1], LADDER["rungs"][0]],
-        [LADDER["rungs"][0], LADDER["rungs"][0]],
-        [LADDER["rungs"][0], POLICY],
-        [LADDER],
-        [{}] * 100_000,
-        [None],
+        ([], "rungs"),
+        ([LADDER["rungs"][1], LADDER["rungs"][0]], "budgets must rise from rung to rung, but 4 is followed by 2"),
+        ([LADDER["rungs"][0], LADDER["rungs"][0]], "but 2 is followed by 2"),
+        ([LADDER["rungs"][0], POLICY], "there are 8 and 10"),
+        ([LADDER], "rungs[0]"),
+        ([{}] * 100_000, "rungs"),
+        ([None], "rungs[0] is None"),
     ],
     ids=["none", "falling", "twins", "other steps", "ladder in a ladder", "many", "null"],
 )
-def test_rungs_must_fit_together(read, change):
-    read.refusal({**LADDER, "rungs": change})
+def test_rungs_must_fit_together(read, change, says):
+    assert says in read.refusal({**LADDER, "rungs": change})
 
 
 # Files that are not even that.
@@ -634,12 +666,12 @@ def test_a_byte_order_mark_is_no_matter(read):
 
 
 def test_places_without_a_file(tmp_path):
-    assert "folder" in naming(tmp_path, refusal(load, tmp_path))
+    assert "folder" in naming(tmp_path, refusal(load, tmp_path, kind=FileError))
     missing = tmp_path / "no" / "such.json"
-    assert "there is no file" in naming(missing, refusal(load, missing))
+    assert "there is no file" in naming(missing, refusal(load, missing, kind=FileError))
     under_a_file = POLICY_FILE / "such.json"
-    assert "cannot be read" in naming(under_a_file, refusal(load, under_a_file))
-    assert "cannot be read" in refusal(load, tmp_path / ("long" * 70))
+    assert "cannot be read" in naming(under_a_file, refusal(load, under_a_file, kind=FileError))
+    assert "cannot be read" in refusal(load, tmp_path / ("long" * 70), kind=FileError)
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
@@ -672,7 +704,7 @@ def places(data, path=()):
 @st.composite
 def mutants(draw):
     """A golden file's JSON with a few subtrees replaced, moved, added or taken away."""
-    data = copy.deepcopy(draw(st.sampled_from([POLICY, LADDER])))
+    data = copy.deepcopy(draw(st.sampled_from([POLICY, LADDER, OLD_POLICY, OLD_LADDER])))
     for _ in range(draw(st.integers(1, 3))):
         everywhere = list(places(data))
         path = draw(st.sampled_from(everywhere))
@@ -693,7 +725,7 @@ def mutants(draw):
 @st.composite
 def damaged(draw):
     """A golden file's bytes with a few of them changed, lost or doubled."""
-    content = bytearray(draw(st.sampled_from([POLICY_FILE, LADDER_FILE])).read_bytes())
+    content = bytearray(draw(st.sampled_from(GOLDEN_FILES)).read_bytes())
     for _ in range(draw(st.integers(1, 3))):
         begin = draw(st.integers(0, len(content)))
         end = min(len(content), begin + draw(st.integers(0, 4)))
@@ -746,7 +778,7 @@ def test_a_saved_file_may_be_shared(tmp_path):
 def test_a_failed_save_leaves_what_was_there(tmp_path, monkeypatch, reason):
     file = Policy(mask="10").save(tmp_path / "a.json")
     monkeypatch.setattr(Path, "replace", failing(reason))
-    text = naming(file, refusal(Policy(mask="11").save, file))
+    text = naming(file, refusal(Policy(mask="11").save, file, kind=FileError))
     assert reason.strerror in text
     assert load(file) == Policy(mask="10")
     assert names(tmp_path) == ["a.json"]
@@ -775,7 +807,7 @@ def failing(reason):
 def test_a_device_is_not_replaced_by_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(PolicyError, match="cannot be written: it is a folder or a device"):
+    with pytest.raises(FileError, match="cannot be written: it is a folder or a device"):
         Policy(mask="10").save(pipe)
     assert pipe.is_fifo()
 
@@ -785,7 +817,7 @@ def test_places_that_cannot_be_written(tmp_path, where):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "file").write_text("kept")
-    with pytest.raises(PolicyError, match="cannot be written"):
+    with pytest.raises(FileError, match="cannot be written"):
         Policy(mask="1").save(tmp_path / where)
     assert (names(tmp_path), names(folder)) == (["folder"], ["file"])
     assert (folder / "file").read_text() == "kept"
@@ -795,13 +827,183 @@ def test_places_that_cannot_be_written(tmp_path, where):
 def test_a_read_only_folder_is_refused(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o500)
-    refusal(Policy(mask="1").save, folder / "a.json")
+    refusal(Policy(mask="1").save, folder / "a.json", kind=FileError)
     assert names(folder) == []
+
+
+# For people to read.
+
+MEASURED = Quality(psnr=31.26, psnr_error=0.84, samples=6, used_to_choose=True)
+LEARNED = Policy(
+    mask="110",
+    weights=((1.0,), (0.9, 0.1)),
+    sigmas=(1.0, 0.6, 0.2, 0.0),
+    quality=MEASURED,
+    origin=Origin(model="<script>'a' & b</script>"),
+)
 
 
 def test_policies_print_themselves_in_a_line_each():
     plain = Policy(mask="1010", reuse="residual")
-    learned = Policy(mask="110", weights=((1.0,), (0.9, 0.1)), sigmas=(1.0, 0.6, 0.2, 0.0), quality=Quality(psnr=31.26))
     assert str(plain) == "2 of 4 calls  1010  residual"
-    assert str(learned) == "2 of 3 calls  110  blend 2, own sigmas, 31.3 dB"
+    assert str(LEARNED) == "2 of 3 calls  110  blend 2, own sigmas, 31.3 ± 0.8 dB (6 samples)"
     assert str(Ladder.of([plain, Policy(mask="1000")])) == f"1 of 4 calls  1000  output\n{plain}"
+    assert repr(LEARNED) == f"<Policy {LEARNED}>"
+
+
+@pytest.mark.parametrize(
+    ("quality", "says"),
+    [
+        (Quality(), None),
+        (Quality(samples=3, psnr_error=1.0), None),
+        (Quality(psnr=31.26), "31.3 dB"),
+        (Quality(psnr=31.26, samples=1), "31.3 dB (1 sample)"),
+        (MEASURED, "31.3 ± 0.8 dB (6 samples)"),
+    ],
+)
+def test_a_figure_comes_with_its_uncertainty(quality, says):
+    assert quality.text == says
+
+
+def test_a_ladder_names_itself_briefly():
+    assert repr(load(LADDER_FILE)) == "<Ladder of 2, 4, 6 of 8 calls>"
+    named = Ladder.of([LEARNED.model_copy(update={"origin": Origin(model="tiny-flux")})])
+    assert repr(named) == "<Ladder of 2 of 3 calls for 'tiny-flux'>"
+    tall = Ladder.of([Policy(mask=Mask.uniform(1000, budget)) for budget in range(1, 1001)])
+    assert len(repr(tall)) < 120
+
+
+class Page(HTMLParser):
+    """Reads HTML strictly: every element that is opened is closed, in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.rows, self.labels = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        assert tag in {"table", "thead", "tbody", "tr", "th", "td", "span"}, tag
+        self.open.append(tag)
+        self.labels += [value for name, value in attributes if name == "aria-label"]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        self.rows[-1][-1] += text
+
+
+def test_notebooks_show_a_table_with_strips_and_figures():
+    ladder = Ladder.of([LEARNED, Policy(mask="100", reuse="residual")])
+    page = Page(ladder._repr_html_())
+    head, first, second = page.rows
+    assert first == ["1", "3.0x", "", "residual", "not measured"]
+    assert second == ["2", "1.5x", "", "blend 2, own sigmas", "31.3 ± 0.8 dB (6 samples)"]
+    assert len(head) == len(first)
+    assert page.labels == ["computes steps 0 of 3", "computes steps 0, 1 of 3"]
+    assert ladder._repr_html_().count("background") == 2 * 3  # a box for each step
+    assert Page(LEARNED._repr_html_()).rows == [head, second]
+
+
+@pytest.mark.parametrize("name", ["<b>&amp;", "two\nlines", "x" * 4096, "\u2028"])
+def test_what_people_wrote_is_shown_on_one_line(name):
+    ladder = Ladder.of([Policy(mask="10", origin=Origin(model=name))])
+    assert repr(ladder).isprintable() and len(repr(ladder)) < 100
+    assert len(Page(ladder._repr_html_()).rows) == 2
+
+
+# One ladder out of two.
+
+HERE = Origin(model="tiny-flux", scheduler="Euler", height=32, guidance=3.5, prompts=8, prompts_hash="a", seed=0)
+
+
+def rungs_of(*budgets, reuse="output", loss=0.5, **changes):
+    origin, quality = HERE.model_copy(update=changes), Quality(calibration_loss=loss)
+    rung = Policy(mask="1", reuse=reuse, origin=origin, quality=quality)
+    return Ladder.of([rung.model_copy(update={"mask": Mask.uniform(8, budget)}) for budget in budgets])
+
+
+def test_ladders_of_the_same_settings_become_one():
+    """The newer rungs replace those of the same budget; on what prompts they were found makes no difference."""
+    there, new = rungs_of(2, 4, 6), rungs_of(3, 4, loss=0.25, prompts=16, prompts_hash="b", seed=7, calls=3)
+    both = there.merged(new)
+    assert both.budgets == (2, 3, 4, 6)
+    assert [both[budget] for budget in (2, 6)] == [there[2], there[6]]
+    assert [both[budget] for budget in (3, 4)] == [new[3], new[4]]
+    assert (there.budgets, new.budgets) == ((2, 4, 6), (3, 4))
+    assert there.merged(there) == there
+    by_hand = Ladder.of([Policy(mask=Mask.uniform(8, 5))])
+    assert by_hand.merged(there).budgets == there.merged(by_hand).budgets == (2, 4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "clause"),
+    [
+        ({"model": "other"}, "model is 'tiny-flux' in one and 'other' in the other"),
+        ({"weights": "f0"}, "weights is None in one and 'f0'"),
+        ({"adapters": ("oil",)}, "adapters"),
+        ({"scheduler": "DDIM"}, "scheduler is 'Euler'"),
+        ({"scheduler_settings": {"shift": 2.0}}, "scheduler_settings"),
+        ({"height": 64}, "height is 32 in one and 64 in the other"),
+        ({"guidance": 5.0}, "guidance is 3.5 in one and 5.0 in the other"),
+        ({"teacher_steps": 56}, "teacher_steps"),
+        ({"reuse": "residual"}, "reuse is 'output' in one and 'residual' in the other"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_ladders_of_other_settings_do_not_become_one(change, clause):
+    for one, other in ((rungs_of(2), rungs_of(3, **change)), (rungs_of(2, 3), rungs_of(2, 3, **change))):
+        text = refusal(one.merged, other)
+        assert clause in text and "Keep them in two files" in text
+
+
+def test_ladders_of_other_steps_do_not_become_one():
+    text = refusal(rungs_of(2).merged, Ladder.of([Policy(mask="110")]))
+    assert "8 and of 3 steps" in text and "Keep them apart" in text
+
+
+# Values travel.
+
+
+@pytest.mark.parametrize("value", [load(POLICY_FILE), load(LADDER_FILE), LEARNED, HERE, MEASURED], ids=type)
+def test_values_can_be_copied_and_pickled(value):
+    for twin in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+        assert twin == value and type(twin) is type(value) and repr(twin) == repr(value)
+
+
+def test_a_ladder_knows_how_it_came_about_and_is_equal_without():
+    scored = Scored(Mask.parse("10"), 0.5, "ladder", 3, new=True)
+    searched = Searched((scored,), calls=7, earlier=2, seconds=1.5, stopped="calls limit of 7")
+    bare, told = (Ladder.of([Policy(mask="10")]) for _ in range(2))
+    assert bare.searched is None
+    assert told.told(searched) is told and told.searched == searched
+    assert told == bare and bare == told
+    for twin in (copy.copy(told), copy.deepcopy(told), pickle.loads(pickle.dumps(told))):
+        assert twin.searched == searched and twin == bare
+
+
+def test_a_file_does_not_say_how_a_ladder_came_about(tmp_path):
+    told = Ladder.of([Policy(mask="10")]).told(Searched((), 7, 0, 1.5, None))
+    assert Ladder.load(told.save(tmp_path / "a.json")).searched is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"reuse": "residual"}, "blend weights need reuse"),
+        ({"mask": "100"}, "1 computed steps need 1 rows"),
+        ({"sigmas": (1.0, 0.0)}, "3 steps need 4 sigmas, got 2"),
+        ({"quality": {"psnr": "high"}}, "quality.psnr is 'high'"),
+        ({"colour": "red"}, "unknown field 'colour'"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_change_is_checked_as_a_new_value_is(change, says):
+    assert says in refusal(LEARNED.model_copy, update=change)
+    assert LEARNED.model_copy(update={"sigmas": None}).sigmas is None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from levels import plain, static_shift
 from torch import Tensor
 
 from budcache import OutputReuse
 from budcache.calibration.calibration import Calibration
-from budcache.numerics.sigmas import plain, static_shift
 from budcache.numerics.solvers import Solver, dpmpp2m, euler, ipndm2
 
 STEPS = 12

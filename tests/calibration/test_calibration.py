@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from levels import plain, static_shift
 from toys import SOLVERS, Residual, Toy, velocity
 
 from budcache import Mask, Policy, SearchError
 from budcache.calibration.calibration import Calibration
 from budcache.numerics.rollout import rollout
-from budcache.numerics.sigmas import plain, static_shift
 from budcache.plan import Plan
 
 STEPS = 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_no_rounds_make_no_move():
 
 def test_each_round_is_one_move_and_without_a_limit_they_go_to_the_top():
     score, ends = toy_score(STEPS), [climbed(rounds)[1] for rounds in range(12)]
-    moves = [len(set(one.computed) - set(other.computed)) for one, other in zip(ends, ends[1:], strict=False)]
+    moves = [len(set(one.computed) - set(other.computed)) for one, other in pairwise(ends)]
     assert set(moves) == {0, 1}
     assert moves == sorted(moves, reverse=True)  # once there is nothing better it stays
     top = climbed(None)[1]

@@ -37,7 +37,10 @@ def test_what_is_on_the_cpu_is_not_copied():
 )
 def test_a_lack_of_memory_becomes_a_sentence(error):
     """One that promises nothing of ledgers: not everything that runs out of memory keeps one."""
-    with pytest.raises(SearchError, match=r"ran out of memory\. Use a smaller batch") as caught, out_of_memory_as_error():
+    with (
+        pytest.raises(SearchError, match=r"ran out of memory\. Use a smaller batch") as caught,
+        out_of_memory_as_error(),
+    ):
         raise error
     assert "ledger" not in str(caught.value)
     assert caught.value.__cause__ is error

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from levels import plain, static_shift
 from torch.testing import assert_close
 
 from budcache import Mask, OutputReuse, Policy
 from budcache.numerics.rollout import State, blended, coast, compute, levels_of, reuse, rollout
-from budcache.numerics.sigmas import plain, static_shift
 from budcache.numerics.solvers import dpmpp2m, euler, ipndm2
 from budcache.plan import Plan, Stretch
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
+from levels import plain, static_shift
 from torch.testing import assert_close
 
-from budcache.numerics.sigmas import plain, static_shift
 from budcache.numerics.solvers import dpmpp2m, euler, ipndm2
 
 ORDERS = {euler: 1, ipndm2: 2, dpmpp2m: 2}

@@ -5,16 +5,19 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers import ModularPipeline
 from zoo import Entry, entry
 
-from budcache import PipelineModel, Policy
+from budcache import BudcacheWarning, PipelineModel, Policy
 from budcache.numerics.rollout import rollout
+from budcache.plan import Plan
 
 STEPS = 6
 
@@ -28,7 +31,10 @@ def flux() -> tuple[Entry, Any]:
 def latents(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> torch.Tensor:
     """The final latents of a run of the pipeline itself."""
     call = {"num_inference_steps": STEPS, "output_type": "latent", **kind.kwargs(), **more}
-    return pipe(generator=torch.Generator().manual_seed(seed), **call)[0]
+    call["generator"] = torch.Generator().manual_seed(seed)
+    if isinstance(pipe, ModularPipeline):  # its state has the latents beside the pictures
+        return pipe(**{**call, "output_type": "pt", "output": "latents"})
+    return pipe(**call)[0]
 
 
 def opened(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> PipelineModel:
@@ -37,20 +43,17 @@ def opened(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> PipelineModel:
     return PipelineModel(pipe, generator=torch.Generator().manual_seed(seed), **call)
 
 
+def follow(model: PipelineModel, policy: Policy) -> torch.Tensor:
+    """Equation 2 through the seam: a policy's plan, rolled out on an open run."""
+    sigmas = None if policy.sigmas is None else torch.tensor(policy.sigmas)
+    plan = Plan.of(policy, model.sigmas if sigmas is None else sigmas, model.begin)
+    return rollout(model, model.noise, plan, model.solver(sigmas))
+
+
 def rolled(kind: Entry, pipe: Any, policy: Policy, seed: int = 0, **more: Any) -> torch.Tensor:
-    """Equation 2 through the seam, in the layout that the pipeline returns."""
+    """The same on a run of its own, in the layout that the pipeline returns."""
     with opened(kind, pipe, seed, reuse=policy.reuse, **more) as model:
-        sigmas = None if policy.sigmas is None else torch.tensor(policy.sigmas)
-        x = rollout(
-            model,
-            model.noise,
-            model.sigmas if sigmas is None else sigmas,
-            policy.mask,
-            model.solver(sigmas),
-            policy.weights,
-            model.begin,
-        )
-        return model.finish(x)[0]
+        return model.finish(follow(model, policy))[0]
 
 
 def interrupted(
@@ -69,6 +72,16 @@ def interrupted(
         return process.returncode, output, errors
     finally:
         process.kill()
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """What budcache warns of, every time that it does."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield said
+    said += [str(each.message) for each in caught if issubclass(each.category, BudcacheWarning)]
 
 
 @contextmanager

@@ -10,15 +10,16 @@ import time
 
 import pytest
 import torch
-from helpers import STEPS, counted, flux, latents, opened, rolled
+from helpers import STEPS, counted, flux, follow, latents, opened, rolled
 from zoo import entry
 
 from budcache import Mask, PipelineError, PipelineModel, Policy
 from budcache.numerics.rollout import rollout
 from budcache.numerics.solvers import euler
-from budcache.pipeline import merge
+from budcache.plan import Plan
+from budcache.samples.batch import merge
 
-FULL = Mask.full(STEPS)
+FULL = Policy(mask=Mask.full(STEPS))
 
 
 def seam_threads() -> list[threading.Thread]:
@@ -40,7 +41,7 @@ def test_prompts_are_encoded_once_and_calls_are_counted():
     with opened(kind, pipe) as model, counted(kind, pipe) as calls:
         first = model.calls
         for text in ("110100", "101010", "100001"):
-            rollout(model, model.noise, model.sigmas, Mask.parse(text), model.solver())
+            follow(model, Policy(mask=text))
         # Opening evaluated the first step; every rollout begins there, so it is not evaluated again.
         assert first == 1 and model.calls == 1 + len(calls) == 1 + 2 + 2 + 1
     hook.remove()
@@ -60,7 +61,8 @@ def test_the_first_level_away_from_the_first_sample_is_a_call_of_its_own():
 def test_pure_euler_gives_the_pipelines_own_latents_bit_for_bit():
     kind, pipe = flux()
     with opened(kind, pipe) as model:
-        assert torch.equal(model.finish(rollout(model, model.noise, model.sigmas, FULL, euler))[0], latents(kind, pipe))
+        end = rollout(model, model.noise, Plan.of(FULL, model.sigmas), euler)
+        assert torch.equal(model.finish(end)[0], latents(kind, pipe))
 
 
 def test_finishing_decodes_what_it_is_given():
@@ -69,7 +71,7 @@ def test_finishing_decodes_what_it_is_given():
         num_inference_steps=STEPS, generator=torch.Generator().manual_seed(0), output_type="np", **kind.kwargs()
     ).images
     with opened(kind, pipe, output_type="np") as model:
-        x = rollout(model, model.noise, model.sigmas, FULL, model.solver())
+        x = follow(model, FULL)
         assert (model.finish(x).images == image).all()
     with pytest.raises(PipelineError, match="closed"):
         model.compute(model.noise * 2, model.sigmas[1])
@@ -84,7 +86,7 @@ def test_a_batch_is_its_samples():
     policy = Policy(mask="110100")
     with PipelineModel(pipe, steps=STEPS, **merge(samples)) as model:
         assert len(model.noise) == 3
-        together = rollout(model, model.noise, model.sigmas, policy.mask, model.solver())
+        together = follow(model, policy)
     for number, sample in enumerate(samples):
         single = rolled(kind, pipe, policy, seed=number, prompt=sample["prompt"])
         torch.testing.assert_close(together[number : number + 1], single)
@@ -110,7 +112,7 @@ def test_any_keyword_arguments_of_the_pipeline_may_be_a_sample():
     call = {"num_inference_steps": STEPS, "output_type": "latent", **given}
     bare = pipe(generator=torch.Generator().manual_seed(3), **call)[0]
     with PipelineModel(pipe, steps=STEPS, generator=torch.Generator().manual_seed(3), **given) as model:
-        assert torch.equal(rollout(model, model.noise, model.sigmas, FULL, model.solver()), bare)
+        assert torch.equal(follow(model, FULL), bare)
 
 
 def test_several_models_of_one_pipeline_are_open_side_by_side():

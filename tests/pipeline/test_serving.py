@@ -10,17 +10,20 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from helpers import STEPS, counted, flux, latents, opened, rolled
+from alignment import aligned
+from helpers import STEPS, counted, flux, latents, opened, rolled, told
 from zoo import entry
 
 import budcache
-from budcache import BudcacheWarning, Ladder, Mask, Origin, PipelineError, Policy, PolicyError
+from budcache import BudcacheWarning, FileError, Ladder, Mask, Origin, PipelineError, Policy, PolicyError
 from budcache.numerics.rollout import rollout
 from budcache.numerics.solvers import euler
 from budcache.pipeline import BudcacheScheduler, describe
+from budcache.plan import Plan
 
 POLICY = Policy(mask="110100")
 LADDER = Ladder.of([Policy(mask="100100"), POLICY, Policy(mask="110101")])
+BLEND = ((1.0,), (1.3, -0.3), (1.1, 0.1, -0.2))
 SIGMAS = (1.0, 0.93, 0.81, 0.6, 0.42, 0.2, 0.0)
 
 
@@ -51,7 +54,7 @@ def test_a_policy_a_ladder_and_their_files_all_apply(tmp_path):
 )
 def test_what_cannot_be_chosen_is_said(given, budget, words):
     _, pipe = flux()
-    with pytest.raises(PolicyError, match=words):
+    with pytest.raises((PolicyError, FileError), match=words):
         budcache.apply(pipe, given, budget=budget)
     assert not isinstance(pipe.scheduler, BudcacheScheduler)
 
@@ -157,8 +160,8 @@ def test_flow_matching_with_sigmas_is_euler_on_them():
     with budcache.applied(pipe, policy):
         served = latents(kind, pipe)
     with opened(kind, pipe) as model:
-        levels = torch.tensor([SIGMAS[k] for k in (*policy.mask.computed, STEPS)])
-        coarse = rollout(model, model.noise, levels, Mask.full(3), euler)
+        levels = tuple(SIGMAS[k] for k in (*policy.mask.computed, STEPS))
+        coarse = rollout(model, model.noise, Plan.of(Policy(mask=Mask.full(3)), levels), euler)
     torch.testing.assert_close(served, coarse)
 
 
@@ -258,7 +261,7 @@ def test_the_stand_in_shows_the_inner_schedulers_signatures_and_settings():
             for method in ("set_timesteps", "step"):
                 assert inspect.signature(getattr(pipe.scheduler, method)) == inspect.signature(getattr(inner, method))
             assert pipe.scheduler.config == inner.config and pipe.scheduler.order == 1
-            with pytest.raises(AttributeError):
+            with pytest.raises(AttributeError, match="no_such_thing"):
                 pipe.scheduler.no_such_thing  # noqa: B018
 
 
@@ -297,6 +300,31 @@ def test_a_mask_may_move_to_another_scheduler_but_fitted_numbers_may_not():
             budcache.apply(pipe, Policy(mask="110100", origin=origin, **fitted))
 
 
+def test_a_guidance_far_from_that_of_the_fit_is_said_once_each():
+    kind, pipe = flux()
+    fitted = Policy(mask="110100", weights=BLEND, origin=describe(pipe, guidance=3.5))
+    with budcache.applied(pipe, fitted), told() as warned:
+        for guidance in (3.5, 5.0, 7.0, 7.0, 2, 1.5, 7.0, 1.5):
+            latents(kind, pipe, guidance_scale=guidance)
+    assert [text.partition(": ")[0] for text in warned] == [
+        "the policy was fitted at guidance 3.5, this run has 7",
+        "the policy was fitted at guidance 3.5, this run has 1.5",
+    ]
+    assert "call={'guidance_scale': 7} or --guidance 7." in warned[0]
+    with budcache.applied(pipe, fitted), told() as again:
+        latents(kind, pipe, guidance_scale=7.0)
+    assert again == warned[:1], "applied anew, it is said anew"
+
+
+@pytest.mark.parametrize("made_of", [{}, {"reuse": "residual"}, {"weights": BLEND, "origin": Origin()}], ids=str)
+def test_the_guidance_of_a_policy_that_was_not_fitted_at_one_is_no_matter(made_of):
+    kind, pipe = flux()
+    policy = Policy(**{"mask": "110100", "origin": describe(pipe, guidance=3.5), **made_of})
+    with budcache.applied(pipe, policy), told() as warned:
+        latents(kind, pipe, guidance_scale=30.0)
+    assert warned == []
+
+
 # Image to image
 
 
@@ -313,6 +341,29 @@ def test_image_to_image_starts_where_the_full_run_starts(strength):
         served = latents(kind, pipe, strength=strength)
     assert len(fewer) == handle.stats().calls == 1 + sum(POLICY.mask.bits[begin + 1 :])
     assert torch.equal(rolled(kind, pipe, POLICY, strength=strength), served)
+
+
+@pytest.mark.parametrize(
+    ("strength", "begin", "plain"), [(1.0, 0, 0), (0.83, 1, 1), (0.66, 2, 2), (0.5, 3, 1), (0.33, 4, 1), (0.16, 5, 0)]
+)
+def test_image_to_image_under_a_fitted_policy(strength, begin, plain):
+    """Blends that look back before the start repeat the last output instead: said once, at the calls of the plan."""
+    kind = entry("flux-img2img")
+    pipe = kind.build()
+    policy = Policy(mask="111010", weights=((1.0,), (1.3, -0.3), (1.2, -0.1), (1.1, 0.1, -0.2)))
+    with opened(kind, pipe, strength=strength) as model:
+        plan = Plan.of(policy, model.sigmas, model.begin)
+    assert (plan.begin, plan.plain) == (begin, plain)
+    with budcache.applied(pipe, policy) as handle, counted(kind, pipe) as calls, told() as warned:
+        served = [latents(kind, pipe, seed, strength=strength) for seed in (0, 1, 0)]
+    assert len(calls) == handle.stats().calls == 3 * plan.calls
+    for seed, drawn in zip((0, 1, 0), served, strict=True):
+        assert torch.equal(rolled(kind, pipe, policy, seed, strength=strength), drawn)
+    with budcache.applied(pipe, Policy(mask="111010")):
+        kept = any(stretch.blend is not None for stretch in plan)
+        assert torch.equal(latents(kind, pipe, strength=strength), served[0]) != kept
+    said = f"this run starts at step {begin}, and {plain} of the policy's blends look back before that; these stretches"
+    assert [text.startswith(said) and "The number of calls holds." in text for text in warned] == [True] * (plain > 0)
 
 
 def picture() -> object:
@@ -527,25 +578,38 @@ def test_an_old_handle_does_not_touch_a_new_policy():
 # Copies and files
 
 
-def test_a_pickled_pipeline_goes_its_own_way():
+COPIES = {"copied": copy.deepcopy, "pickled": lambda value: aligned(pickle.loads(pickle.dumps(value)))}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("reuse", ["output", "residual", "blended"])
+def test_a_copy_of_the_pipeline_goes_its_own_way(reuse, how):
+    """With its own place in the run, its own lock and its own blocks; removing the policy here leaves it there."""
     kind, pipe = flux()
-    with budcache.applied(pipe, Policy(mask="110100", origin=describe(pipe))):
-        expected = latents(kind, pipe)
-        twin = pickle.loads(pickle.dumps(pipe))
-    assert twin.progress_bar.pipe is twin
+    made_of = {"weights": BLEND} if reuse == "blended" else {"reuse": reuse}
+    handle = budcache.apply(pipe, Policy(mask="110100", origin=describe(pipe, guidance=3.5), **made_of))
+    expected = latents(kind, pipe)
+    twin = COPIES[how](pipe)
+    assert twin.scheduler is not pipe.scheduler and twin.scheduler._lock is not pipe.scheduler._lock
+    assert torch.equal(latents(kind, pipe), expected)
+    handle.remove()
     assert torch.equal(latents(kind, twin), expected)
+    assert twin.progress_bar.pipe is twin and twin.scheduler.at_start.pipe is twin
+    assert handle.stats().runs == 2 and twin.scheduler.stats.runs == 2
 
 
-def test_a_deep_copy_of_the_pipeline_goes_its_own_way():
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))], ids=["copied", "pickled"]
+)
+def test_a_copy_of_the_scheduler_carries_the_policy_to_another_pipeline(how):
     kind, pipe = flux()
-    for reuse in ("output", "residual"):
-        handle = budcache.apply(pipe, Policy(mask="110100", reuse=reuse))
+    with budcache.applied(pipe, Policy(mask="110100", weights=BLEND, origin=describe(pipe))):
         expected = latents(kind, pipe)
-        twin = copy.deepcopy(pipe)
-        handle.remove()
-        assert torch.equal(latents(kind, twin), expected)
-        assert twin.progress_bar.pipe is twin
-        assert handle.stats().runs == 1
+        scheduler = how(pipe.scheduler)
+    other = entry("flux").build()
+    other.scheduler = scheduler
+    assert torch.equal(latents(kind, other), expected)
+    assert scheduler.policy.weights == BLEND and scheduler.stats.runs == 2
 
 
 def test_a_saved_pipeline_still_carries_its_policy(tmp_path):
@@ -554,13 +618,13 @@ def test_a_saved_pipeline_still_carries_its_policy(tmp_path):
     for name in ("flux", "wan-t2v", "sdxl"):
         kind = entry(name)
         pipe = kind.build()
-        bare = latents(kind, pipe)
+        bare = latents(kind, aligned(pipe))
         sigmas = SIGMAS if name != "sdxl" else None
         with budcache.applied(pipe, Policy(mask="110100", sigmas=sigmas)):
             expected = latents(kind, pipe)
             pipe.save_pretrained(tmp_path / name)
         loaded = diffusers.DiffusionPipeline.from_pretrained(tmp_path / name, local_files_only=True)
-        loaded.set_progress_bar_config(disable=True)
+        aligned(loaded).set_progress_bar_config(disable=True)
         assert isinstance(loaded.scheduler, BudcacheScheduler) and loaded.scheduler.policy.budget == 3
         assert torch.equal(latents(kind, loaded), expected)
         with pytest.raises(PipelineError, match=r"pipe.scheduler = pipe.scheduler.inner"):
@@ -577,10 +641,10 @@ def test_a_saved_residual_policy_says_how_to_attach_it_again(tmp_path):
 
     kind, pipe = flux()
     policy = Policy(mask="110100", reuse="residual")
-    with budcache.applied(pipe, policy):
+    with budcache.applied(aligned(pipe), policy):
         expected = latents(kind, pipe)
         pipe.save_pretrained(tmp_path)
-    loaded = diffusers.FluxPipeline.from_pretrained(tmp_path, local_files_only=True)
+    loaded = aligned(diffusers.FluxPipeline.from_pretrained(tmp_path, local_files_only=True))
     loaded.set_progress_bar_config(disable=True)
     with pytest.raises(PipelineError, match="not attached"):
         latents(kind, loaded)

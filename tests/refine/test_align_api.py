@@ -12,13 +12,13 @@ from functools import cache
 
 import pytest
 import torch
+from budcache.jobs.select import Candidate
 from helpers import counted, interrupted, latents, opened, rolled
 from zoo import entry
 
 import budcache
 from budcache import Ladder, Mask, Origin, Policy, SearchError
 from budcache.calibration.calibration import Calibration
-from budcache.jobs.select import Candidate
 from budcache.numerics.rollout import rollout
 from budcache.pipeline import decode
 
@@ -299,7 +299,7 @@ def test_a_finished_alignment_is_not_made_again(kept):
     ids=lambda value: str(value)[:30],
 )
 def test_the_ledger_of_another_alignment_is_refused(kept, change, names):
-    with pytest.raises(SearchError, match=f"belongs to an alignment with {names} = .*Choose another --ledger"):
+    with pytest.raises(SearchError, match=f"belongs to an alignment with {names} = .*Choose another place"):
         align(**{"policy": Policy(mask=MASK), "ledger": kept, **change})
 
 

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from budcache.jobs.select import SETTINGS, Candidate
 from helpers import counted, latents, opened
 from zoo import entry
 
@@ -15,7 +16,6 @@ import budcache
 from budcache import Ladder, Mask, Origin, Policy, SearchError
 from budcache.calibration.calibration import Calibration
 from budcache.jobs import search_in_full
-from budcache.jobs.select import SETTINGS, Candidate
 from budcache.refine import Fitted
 from budcache.strategies import LadderSearch, Limits
 

@@ -77,3 +77,6 @@ class _Remembering:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(vars(self)["_network"], name, value)
+
+    def __delattr__(self, name: str) -> None:  # accelerate takes its hooks off again
+        delattr(vars(self)["_network"], name)

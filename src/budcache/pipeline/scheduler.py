@@ -133,6 +133,16 @@ class BudcacheScheduler(StandIn):
         return self._shown.index(self._cursor) if begun and self._cursor in self._shown else None
 
     @property
+    def place(self) -> int:
+        """See `StandIn`."""
+        return self._cursor - self._plan.begin
+
+    @property
+    def length(self) -> int:
+        """See `StandIn`."""
+        return self.policy.steps - self._plan.begin
+
+    @property
     def planned_calls(self) -> int:
         """How often the pipeline's loop will run from where it is set to begin."""
         begin = getattr(self.inner, "begin_index", None) or 0
@@ -208,18 +218,22 @@ class BudcacheScheduler(StandIn):
     def _loop(self, steps: tuple[int, ...], end: int) -> Iterator[Tensor]:
         if not steps:
             raise PipelineError("the pipeline has no step left to run. Raise its strength.")
-        plan = self._plan = Plan.of(self.policy, self._plan.levels, steps[0], end)
+        with self._lock:
+            self._require_own_thread()
+            plan = self._plan = Plan.of(self.policy, self._plan.levels, steps[0], end)
         self._say_what_is_plain(plan)
         try:
             for k in steps if plan.reuse == "residual" else plan.computed:
-                self._require_own_thread()
-                self._cursor, self._looped = k, True
-                if plan.reuse == "residual":
-                    self.trunk.begin(compute=k in plan.computed)
+                with self._lock:
+                    self._require_own_thread()
+                    self._cursor, self._looped = k, True
+                    if plan.reuse == "residual":
+                        self.trunk.begin(compute=k in plan.computed)
                 yield self.inner.timesteps[k]
         finally:  # also when the pipeline's loop is left by an exception, which drops this iterator
-            if self._plan is plan:
-                self._forget()
+            with self._lock:
+                if self._plan is plan:
+                    self._forget()
 
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         """One turn of the pipeline's loop: from the step that was just computed to the next one that will be."""
@@ -288,13 +302,11 @@ class BudcacheScheduler(StandIn):
 
     def _forget(self) -> None:
         """Let go of what a run remembers: the decoder needs the memory."""
-        self.trunk.end()
-        self.trunk.memo, self._outputs = {}, ()
+        self.trunk.forget()
+        self._outputs = ()
 
     # Copies have a lock of their own: locks can be neither copied nor pickled.
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+    own_to_each_copy = ("_lock",)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
