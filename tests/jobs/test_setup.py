@@ -1,0 +1,105 @@
+"""What all jobs share: samples held open on a pipeline, their teachers run."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from helpers import flux, latents, opened
+from zoo import entry
+
+from budcache import PipelineError, SearchError
+from budcache.jobs.setup import Setup
+from budcache.samples.samples import digest
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    return flux()
+
+
+def samples(kind, *prompts):
+    return [{**kind.kwargs(), "prompt": prompt} for prompt in prompts]
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "budcache-pipeline"]
+
+
+def test_sample_i_begins_from_noise_of_seed_plus_i_and_is_taught_by_the_pipeline_itself(zoo):
+    kind, pipe = zoo
+    told = []
+    with Setup(pipe, STEPS).calibration(samples(kind, "a cat", "a dog"), 5, told.append) as calibration:
+        assert told == [STEPS + 1, 2 * STEPS]  # the other pipeline is open already, which cost it its first call
+        for number, prompt in enumerate(("a cat", "a dog")):
+            assert torch.equal(calibration.teacher(number), latents(kind, pipe, seed=5 + number, prompt=prompt))
+        assert calibration.calls == calibration.samples * STEPS == 2 * STEPS
+        assert len(threads()) == 2
+    assert threads() == []
+
+
+@pytest.mark.parametrize(("batch", "sizes"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (9, [3])])
+def test_a_batch_is_several_samples_at_once(zoo, batch, sizes):
+    kind, pipe = zoo
+    given = samples(kind, "a cat", "a dog", "rain")
+    with Setup(pipe, STEPS, batch=batch).calibration(given, 0) as calibration:
+        assert [len(run.noise) for run in calibration.runs] == sizes
+        noise = torch.cat([run.noise for run in calibration.runs])
+        assert calibration.calls == 3 * STEPS
+    for seed in range(3):
+        with opened(kind, pipe, seed) as alone:
+            assert torch.equal(noise[seed : seed + 1], alone.noise)
+
+
+def test_samples_that_are_no_batch_are_refused_and_nothing_stays_open(zoo):
+    kind, pipe = zoo
+    given = [*samples(kind, "a cat", "a dog"), {**kind.kwargs(), "height": 64}]
+    with (
+        pytest.raises(PipelineError, match="height is 32 in sample 0 but 64 in sample 1"),
+        Setup(pipe, STEPS, batch=2).calibration([given[0], given[2]], 0),
+    ):
+        pytest.fail("it was opened")
+    assert threads() == []
+
+
+def test_a_finer_teacher_costs_a_call_to_open(zoo):
+    kind, pipe = zoo
+    given = samples(kind, "a cat")
+    with Setup(pipe, STEPS, teacher_steps=9).calibration(given, 3) as calibration:
+        assert calibration.calls == 1 + 9
+        assert calibration.steps == STEPS
+        assert torch.equal(calibration.teacher(0), latents(kind, pipe, seed=3, num_inference_steps=9))
+    assert Setup(pipe, STEPS, teacher_steps=STEPS).finer_sigmas(given[0]) is None
+
+
+def test_residual_reuse_and_the_objective_are_handed_on(zoo):
+    kind, pipe = zoo
+
+    def loss(student, teacher, run):
+        return 0.25
+
+    with Setup(pipe, STEPS, "residual", objective=loss).calibration(samples(kind, "a cat"), 0) as calibration:
+        assert calibration.residual
+        assert calibration.runs[0].reuse_mode == "residual"
+        assert calibration.losses([calibration.teacher(0)]) == (0.25,)
+
+
+def test_runs_that_start_midway_are_refused():
+    kind = entry("flux-img2img")
+    with (
+        pytest.raises(SearchError, match=r"these start midway\. Use strength=1\."),
+        Setup(kind.build(), STEPS).calibration([kind.kwargs()], 0),
+    ):
+        pytest.fail("it was opened")
+    assert threads() == []
+
+
+def test_an_origin_says_what_a_policy_was_made_on(zoo):
+    kind, pipe = zoo
+    given = samples(kind, "a cat", "a dog")
+    origin = Setup(pipe, STEPS, teacher_steps=9).origin(given, seed=4)
+    assert (origin.pipeline, origin.prompts, origin.prompts_hash) == ("FluxPipeline", 2, digest(given))
+    assert (origin.height, origin.guidance, origin.teacher_steps, origin.seed) == (32, 3.5, 9, 4)
