@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint types bench clean help
+.PHONY: demo test test-slow lint types docs bench clean help
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -23,6 +23,9 @@ lint: $(VENV)/.dev  ## formatting and style
 
 types: $(VENV)/.dev  ## static types
 	$(BIN)/mypy
+
+docs: $(VENV)/.dev  ## what of the documentation is made from the docstrings
+	$(BIN)/python docs/make_api.py
 
 bench: $(VENV)/.dev  ## the benchmarks but for paper/, one JSON line each; OPTIONS="--threads 1" hands them options
 	@for name in overhead search_cost fidelity; do $(BIN)/python benchmarks/$$name.py $(OPTIONS) || exit 1; done

@@ -77,7 +77,7 @@ def scored(ledger):
 
 def test_search_writes_a_ladder_and_its_history(searched, model):
     folder, done = searched
-    assert sorted(path.name for path in folder.iterdir()) == ["found.json", "found.ledger.jsonl"]
+    assert sorted(path.name for path in folder.glob("[!.]*")) == ["found.json", "found.ledger.jsonl"]
     ladder = Ladder.load(folder / "found.json")
     assert ladder.budgets == BUDGETS
     assert {rung.quality.samples for rung in ladder} == {1}
@@ -87,9 +87,14 @@ def test_search_writes_a_ladder_and_its_history(searched, model):
     assert len(lines["plain"]) == MASKS
     assert MASKS <= len(lines["fitted"]) <= MASKS + len(BUDGETS)
     assert {line["phase"] for line in lines["fitted"]} <= {"ladder", "start"}
+    known = {line["mask"]: line["loss"] for line in lines["plain"]}
     for rung in ladder:
-        known = {line["mask"]: line["loss"] for line in lines["plain"]}
-        assert rung.weights is not None or rung.quality.calibration_loss == known.get(str(rung.mask))
+        if rung.weights is None:
+            assert rung.quality.calibration_loss == known[str(rung.mask)]
+        else:
+            assert rung.quality.calibration_loss < min(
+                loss for mask, loss in known.items() if Mask.parse(mask).budget == rung.budget
+            ), "what was fitted is worse than the best plain mask"
     assert any(rung.weights for rung in ladder)
     # The table: one line a rung, with its strip and its PSNR.
     for rung in ladder:
@@ -187,6 +192,31 @@ def test_generate_tells_of_a_guidance_far_from_that_of_the_fit(searched, model, 
     assert run_here(*drawing, "--guidance", 7)[2].startswith(says)
 
 
+@pytest.fixture(scope="session")
+def video_model(tmp_path_factory):
+    """A tiny pipeline that makes videos."""
+    from zoo import entry
+
+    folder = tmp_path_factory.mktemp("models") / "video"
+    entry("wan-t2v-euler").build().save_pretrained(folder)
+    return folder
+
+
+def test_generate_writes_a_video_under_the_name_it_was_given(video_model, run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    drawing = ["generate", video_model, "-p", "a cat", "--steps", 1, "--frames", 5, "--height", 32, "--width", 32]
+    for name, begin in (("a.gif", b"GIF89a"), ("a.mp4", b"\0\0\0"), ("out.mp4", b"\0\0\0")):
+        chosen = [] if name == "out.mp4" else ["--out", name]  # which is the default
+        code, output, errors = run_here(*drawing, *chosen)
+        assert code == 0, errors
+        assert output.startswith(f"{name}  1 calls, ")
+        assert (tmp_path / name).read_bytes().startswith(begin)
+    code, output, errors = run_here(*drawing, "--out", "a.png")
+    assert (code, output) == (2, "")
+    assert errors == "budcache: a.png is a name for a picture, but the pipeline makes a video. Use .mp4 or .gif.\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gif", "a.mp4", "out.mp4"]
+
+
 def test_generate_in_full_numbers_the_files(model, run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, output, _ = run_here("generate", model, "-p", "a cat", "-n", 2, "--steps", 3, *SIZE, "--out", "a.png")
@@ -252,12 +282,15 @@ def test_prompt_files_are_read_as_they_are_meant(tmp_path):
     assert read_prompts(tmp_path / "a.CSV") == ['a "big" cat, sitting\non a mat', "red"]
 
 
-def bad_inputs(model, ladder):
+MODEL, LADDER = "<model>", "<ladder>"  # stand in for files that a fixture makes
+
+
+def bad_inputs():
     """Command lines that are wrong in one way, and what the sentence must say."""
-    wanted = ["search", model, "--prompt", "a", "--out", "new.json", *SIZE]
+    wanted = ["search", MODEL, "--prompt", "a", "--out", "new.json", *SIZE]
     usual = [*wanted, "--steps", 6, "--budgets", 3]
-    files = ["search", model, "--steps", 6, "--budgets", 3, "--out", "new.json", "--prompts"]
-    drawing = ["generate", model, "-p", "a", *SIZE]
+    files = ["search", MODEL, "--steps", 6, "--budgets", 3, "--out", "new.json", "--prompts"]
+    drawing = ["generate", MODEL, "-p", "a", *SIZE]
     yield [*wanted, "--steps", 6, "--budgets", 0], "budget of 0 does not fit 6 steps"
     yield [*wanted, "--steps", 6, "--budgets", "5-7"], "budget of 7 does not fit 6 steps"
     yield [*wanted, "--steps", 6, "--budgets", "1-9999999"], "does not fit 6 steps"
@@ -284,7 +317,7 @@ def bad_inputs(model, ladder):
     yield [*files, "long.csv"], "cannot be read as CSV"
     yield [*files, "latin.txt"], "not UTF-8"
     yield ["show", "none.json"], "no file none.json"
-    yield ["show", "good.txt"], "not whole JSON"
+    yield ["show", "good.txt"], "not valid JSON"
     yield ["show", "."], "is a folder"
     yield ["show", "none.jsonl"], "cannot be read"
     yield ["show", "aligned.jsonl"], "ledger of an alignment, not of a search"
@@ -292,12 +325,22 @@ def bad_inputs(model, ladder):
     yield [*usual, "--out", os.devnull], "is a device, not a file"
     yield [*usual, "--ledger", os.devnull], "is a folder or a device, not a ledger"
     yield ["show", "bad.jsonl"], "not a ledger"
-    yield ["show", ladder, "--plot", "x.xyz"], "x.xyz cannot be drawn"
-    yield ["show", ladder, "--plot", "."], "is a folder"
+    yield ["show", LADDER, "--plot", "x.xyz"], "x.xyz cannot be drawn"
+    yield ["show", LADDER, "--plot", "."], "is a folder"
     yield [*drawing, "--budget", 3], "there is no --policy"
+    for number in ("nan", "inf", "-inf"):
+        yield [*drawing, "--guidance", number], f"--guidance is {number}"
+    yield [*usual, "--max-seconds", "inf"], "--max-seconds is inf"
+    yield [*usual, "--guidance", "infinity"], "--guidance is inf. Give a finite number."
+    yield ["compare", MODEL, "--budgets", 3, "--guidance", "nan"], "--guidance is nan. Give"
+    yield ["fit", LADDER, "--guidance", "nan"], "--guidance is nan. Give a"
+    yield ["align", LADDER, "--guidance", "nan"], "--guidance is nan. Give a finite"
+    yield ["align", LADDER, "--rate", "nan"], "--rate is nan"
     # These are noticed only with a pipeline at hand, which takes a while to load.
-    yield [*drawing, "--policy", ladder], "ladder of budgets 2, 3, 4, 5"
-    yield [*drawing, "--policy", ladder, "--budget", 3, "--steps", 9], "policy has 12 steps, but --steps is 9"
+    yield [*drawing, "--out", "h.mp4"], "h.mp4 is a name for a video, but the pipeline makes a picture. Use .png."
+    yield [*drawing, "--out", "h.xyz"], "h.xyz ends in .xyz, which cannot be written. Use .png."
+    yield [*drawing, "--policy", LADDER], "ladder of budgets 2, 3, 4, 5"
+    yield [*drawing, "--policy", LADDER, "--budget", 3, "--steps", 9], "policy has 12 steps, but --steps is 9"
     yield [*usual, "--device", "nonsense"], "cannot run on 'nonsense'"
     yield [*usual, "--frames", 5], "takes no num_frames"
     yield [*usual, "--ledger", "bad.jsonl"], "bad.jsonl is not a ledger"
@@ -330,23 +373,32 @@ def wrong_with(answer, says):
     return f"exit {code}, printed {output[-200:]!r}, said {errors[-400:]!r}, should say {says!r}"
 
 
-def test_bad_input_earns_one_line_and_exit_code_2(model, searched, messy, run_here, monkeypatch):
+BAD_INPUTS = list(bad_inputs())
+IN_PROCESSES = ("budget of 0 does not fit 6 steps", "--guidance is nan", "no model 'no-such-model'")
+
+
+@pytest.fixture
+def filled(model, searched):
+    """A command line with the files that it names."""
+    files = {MODEL: model, LADDER: searched[0] / "found.json"}
+    return lambda arguments: [files.get(part, part) for part in arguments]
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD_INPUTS, ids=[says for _, says in BAD_INPUTS])
+def test_bad_input_earns_one_line_and_exit_code_2(arguments, says, filled, messy, run_here, monkeypatch):
     monkeypatch.chdir(messy)
     before = {path.name: path.read_bytes() for path in messy.iterdir()}
-    cases = list(bad_inputs(model, searched[0] / "found.json"))
-    answers = [(" ".join(map(str, case))[-120:], wrong_with(run_here(*case), says)) for case, says in cases]
-    wrong = [f"{case}\n  {why}" for case, why in answers if why is not None]
-    assert not wrong, "\n".join(wrong)
-    after = {path.name: path.read_bytes() for path in messy.iterdir()}
+    assert wrong_with(run_here(*filled(arguments)), says) is None
     # A search that failed after it began has a ledger, which the next of the same settings goes on with.
-    assert {name: data for name, data in after.items() if name != "new.ledger.jsonl"} == before
+    after = {path.name: path.read_bytes() for path in messy.glob("[!.]*") if path.name != "new.ledger.jsonl"}
+    assert after == before
 
 
-def test_bad_input_in_a_process_of_its_own(model, searched, messy):
-    cases = list(bad_inputs(model, searched[0] / "found.json"))
-    for arguments, says in (cases[0], cases[10], cases[-1]):
-        done = budcache(*arguments, cwd=messy)
-        assert wrong_with((done.returncode, done.stdout, done.stderr), says) is None
+@pytest.mark.parametrize("says", IN_PROCESSES)
+def test_bad_input_in_a_process_of_its_own(says, filled, messy):
+    (arguments,) = [arguments for arguments, said in BAD_INPUTS if said == says]
+    done = budcache(*filled(arguments), cwd=messy)
+    assert wrong_with((done.returncode, done.stdout, done.stderr), says) is None
 
 
 def test_a_pipeline_that_fails_is_quoted_in_one_line(model, run_here, monkeypatch, tmp_path):
@@ -375,6 +427,8 @@ def test_a_pipeline_that_fails_is_quoted_in_one_line(model, run_here, monkeypatc
         ["search", "x", "--budgets", "3", "--reuse", "all"],
         ["show", "x", "--nonsense"],
         ["generate", "x"],
+        ["generate", "x", "-p", "a", "--strength", "nan"],
+        ["search", "x", "--budgets", "3", "--max-seconds", "-inf"],
     ],
     ids=" ".join,
 )
@@ -394,7 +448,7 @@ def interrupted(command, cwd, ledger, lines, how):
 def test_a_search_killed_again_and_again_ends_the_same(model, searched, tmp_path):
     """Killed in the plain climb, in the fitted one, and when all was scored and only the judging was left."""
     out, ledger = tmp_path / "found.json", tmp_path / "found.ledger.jsonl"
-    command, chance, kept, killed = search_command(model, "found.json"), Random(), b"", 0
+    command, chance, kept, killed = search_command(model, "found.json"), Random(0), b"", 0
     total = len(read_history(searched[0] / "found.ledger.jsonl"))
     for lines in (chance.randrange(1, MASKS), chance.randrange(MASKS + 1, total), total):
         code, _, _ = interrupted(command, tmp_path, ledger, lines, signal.SIGKILL)

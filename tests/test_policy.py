@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from budcache import Ladder, Mask, Origin, Policy, PolicyError, Quality, Refined
+from budcache import BudcacheError, FileError, Ladder, Mask, Origin, Policy, PolicyError, Quality, Refined
 from budcache.events import Scored
 from budcache.policy import Searched, load, parse
 
@@ -24,15 +24,15 @@ POLICY, LADDER, OLD_POLICY, OLD_LADDER = (json.loads(file.read_bytes()) for file
 KIND = {"policy": POLICY, "ladder": LADDER}
 
 
-def refusal(action, *arguments, **named) -> str:
-    """The text of the refusal: a `PolicyError`, nothing wider or narrower, and one sentence on one line."""
-    with pytest.raises(PolicyError) as caught:
+def refusal(action, *arguments, kind=PolicyError, **named) -> str:
+    """The text of the refusal: of this kind, nothing wider or narrower, and one sentence on one line."""
+    with pytest.raises(kind) as caught:
         action(*arguments, **named)
-    assert type(caught.value) is PolicyError
+    assert type(caught.value) is kind
     return sentence(caught.value)
 
 
-def sentence(error: PolicyError) -> str:
+def sentence(error: BudcacheError) -> str:
     text = str(error)
     assert text.isprintable()
     assert len(text) < 400
@@ -666,12 +666,12 @@ def test_a_byte_order_mark_is_no_matter(read):
 
 
 def test_places_without_a_file(tmp_path):
-    assert "folder" in naming(tmp_path, refusal(load, tmp_path))
+    assert "folder" in naming(tmp_path, refusal(load, tmp_path, kind=FileError))
     missing = tmp_path / "no" / "such.json"
-    assert "there is no file" in naming(missing, refusal(load, missing))
+    assert "there is no file" in naming(missing, refusal(load, missing, kind=FileError))
     under_a_file = POLICY_FILE / "such.json"
-    assert "cannot be read" in naming(under_a_file, refusal(load, under_a_file))
-    assert "cannot be read" in refusal(load, tmp_path / ("long" * 70))
+    assert "cannot be read" in naming(under_a_file, refusal(load, under_a_file, kind=FileError))
+    assert "cannot be read" in refusal(load, tmp_path / ("long" * 70), kind=FileError)
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
@@ -778,7 +778,7 @@ def test_a_saved_file_may_be_shared(tmp_path):
 def test_a_failed_save_leaves_what_was_there(tmp_path, monkeypatch, reason):
     file = Policy(mask="10").save(tmp_path / "a.json")
     monkeypatch.setattr(Path, "replace", failing(reason))
-    text = naming(file, refusal(Policy(mask="11").save, file))
+    text = naming(file, refusal(Policy(mask="11").save, file, kind=FileError))
     assert reason.strerror in text
     assert load(file) == Policy(mask="10")
     assert names(tmp_path) == ["a.json"]
@@ -807,7 +807,7 @@ def failing(reason):
 def test_a_device_is_not_replaced_by_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(PolicyError, match="cannot be written: it is a folder or a device"):
+    with pytest.raises(FileError, match="cannot be written: it is a folder or a device"):
         Policy(mask="10").save(pipe)
     assert pipe.is_fifo()
 
@@ -817,7 +817,7 @@ def test_places_that_cannot_be_written(tmp_path, where):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "file").write_text("kept")
-    with pytest.raises(PolicyError, match="cannot be written"):
+    with pytest.raises(FileError, match="cannot be written"):
         Policy(mask="1").save(tmp_path / where)
     assert (names(tmp_path), names(folder)) == (["folder"], ["file"])
     assert (folder / "file").read_text() == "kept"
@@ -827,7 +827,7 @@ def test_places_that_cannot_be_written(tmp_path, where):
 def test_a_read_only_folder_is_refused(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o500)
-    refusal(Policy(mask="1").save, folder / "a.json")
+    refusal(Policy(mask="1").save, folder / "a.json", kind=FileError)
     assert names(folder) == []
 
 

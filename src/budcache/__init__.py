@@ -11,15 +11,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from budcache.errors import BudcacheError, BudcacheWarning, PipelineError, PolicyError, SearchError
+from budcache.errors import BudcacheError, BudcacheWarning, FileError, PipelineError, PolicyError, SearchError
 from budcache.jobs.align import align
 from budcache.jobs.estimate import estimate
 from budcache.jobs.fit import fit
 from budcache.jobs.search import search
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined
+from budcache.quiet import silence_torchvision_advice
 
 if TYPE_CHECKING:
+    from budcache.jobs.compare import compare
     from budcache.models import load
     from budcache.numerics.model import Model, OutputReuse
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
@@ -30,6 +32,7 @@ __all__ = [
     "BudcacheError",
     "BudcacheScheduler",
     "BudcacheWarning",
+    "FileError",
     "Handle",
     "Ladder",
     "Mask",
@@ -46,6 +49,7 @@ __all__ = [
     "align",
     "applied",
     "apply",
+    "compare",
     "estimate",
     "fit",
     "load",
@@ -60,11 +64,17 @@ _LATE = {
     "OutputReuse": "budcache.numerics.model",
     "PipelineModel": "budcache.pipeline",
     "applied": "budcache.pipeline",
+    "compare": "budcache.jobs.compare",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
-    # diffusers looks a saved scheduler's base class up in the module that the scheduler's class names: this one.
+    # What of ours a saved pipeline holds. diffusers looks these classes and their bases up in the module that the
+    # classes name: this one, so that `import budcache` is enough to load such a pipeline.
+    "CappedTokenizer": "budcache.models.tokenizer",
+    "PreTrainedTokenizerFast": "budcache.models.tokenizer",
     "SchedulerMixin": "budcache.pipeline.standin",
 }
+
+silence_torchvision_advice()
 
 
 def __getattr__(name: str) -> Any:

@@ -74,6 +74,7 @@ class Plan:
             if row is not None and len(row) > at_hand:
                 row, left_out = None, left_out + 1
             stretches.append(Stretch(step, stop, row))
+        levels = tuple(levels) if isinstance(levels, list) else levels
         return cls(levels, tuple(stretches), policy.reuse, left_out)
 
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -23,11 +22,11 @@ from pydantic import (
 )
 
 from budcache.errors import PolicyError
-from budcache.events import Scored
 from budcache.mask import MAX_STEPS
+from budcache.provenance import Origin, Quality, Refined, Searched
 from budcache.storage.files import read_json, write_json
-from budcache.storage.schema import Count, MaskField, Number, Row, Seed, Settings, Text, Value
-from budcache.wording import quote, several
+from budcache.storage.schema import MaskField, Number, Row, Value
+from budcache.wording import quote
 
 __all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "Searched", "load", "parse"]
 
@@ -35,80 +34,6 @@ FORMAT_VERSION = 2
 MAX_BLEND = 16  # outputs that one blend may look back on; three are enough in practice
 
 Reuse: TypeAlias = Literal["output", "residual"]
-
-
-class Origin(Value):
-    """Where a policy came from; all optional, for a policy may be written by hand."""
-
-    model: Text | None = None  # hub id, folder or embedded name
-    pipeline: Text | None = None  # class names, as the pipeline gave them
-    denoiser: Text | None = None
-    weights: Text | None = None  # fingerprint of the denoiser's weights
-    adapters: Annotated[tuple[Text, ...], Field(fail_fast=True)] = ()  # LoRA adapters that were active
-    scheduler: Text | None = None
-    scheduler_settings: Settings = Field(default_factory=dict)  # only what differs from the class's defaults
-    height: Count | None = None
-    width: Count | None = None
-    frames: Count | None = None
-    guidance: Number | None = None
-    prompts: Count | None = None  # how many, and a hash of which
-    prompts_hash: Text | None = None
-    seed: Seed | None = None
-    strategy: Text | None = None
-    teacher_steps: Count | None = None
-    calls: Count | None = None  # model calls spent, teacher included
-    versions: dict[str, Text] = Field(default_factory=dict)
-
-    @model_serializer(mode="wrap")
-    def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in handler(self).items() if value not in (None, [], (), {})}
-
-    def difference(self, other: Origin) -> str | None:
-        """In what two origins differ that a policy's quality depends on, as a clause; None if in nothing."""
-        for name in _SETTINGS:
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if ours != theirs:
-                return f"{name} is {quote(ours)} in one and {quote(theirs)} in the other"
-        return None
-
-
-# What has to be the same for two policies to be rungs of one ladder.
-_SETTINGS = (
-    *("model", "pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings"),
-    *("height", "width", "frames", "guidance", "teacher_steps"),
-)
-
-
-class Quality(Value):
-    """How near the policy comes to the full run: on its own prompts and on held-out ones."""
-
-    calibration_loss: Number | None = None
-    loss: Number | None = None  # held-out
-    psnr: Number | None = None  # mean over held-out samples
-    psnr_error: Number | None = None  # the standard error of that mean
-    psnr_p5: Number | None = None  # 5th percentile over samples
-    psnr_worst: Number | None = None
-    samples: Count | None = None
-    # Whether the policy was chosen by these very samples; what is measured on them is then optimistic.
-    used_to_choose: Annotated[bool, Strict()] | None = None
-
-    @property
-    def text(self) -> str | None:
-        """The PSNR as people read it: mean, standard error and number of samples; None without one."""
-        if self.psnr is None:
-            return None
-        error = "" if self.psnr_error is None else f" ± {self.psnr_error:.1f}"
-        on = "" if self.samples is None else f" ({several(self.samples, 'sample')})"
-        return f"{self.psnr:.1f}{error} dB{on}"
-
-
-class Refined(Value):
-    """One refinement that a policy has gone through, and what it was worth."""
-
-    how: Text  # "fit", "align", "align, joint"
-    prompts: Count | None = None
-    calls: Count | None = None  # sample-calls, those for choosing and measuring included
-    gain: Number | None = None  # decibels of PSNR on held-out samples
 
 
 class Policy(Value):
@@ -216,7 +141,7 @@ class Policy(Value):
         return f"<Policy {self}>"
 
     def _repr_html_(self) -> str:
-        from budcache.report.notebook import table
+        from budcache.notebook import table
 
         return table([self])
 
@@ -233,17 +158,6 @@ class Policy(Value):
                 f"{path} is a ladder of budgets {found.budgets_text}, not one policy. Choose one of them as the budget."
             )
         return found
-
-
-@dataclass(frozen=True)
-class Searched:
-    """How a ladder came about."""
-
-    history: tuple[Scored, ...]  # every mask that was scored, in order
-    calls: int  # sample-calls: model calls times samples; teachers, selection and measuring included
-    earlier: int  # those of them that runs before this one had spent, by the ledger
-    seconds: float
-    stopped: str | None  # the limit that ended it early, if one did
 
 
 class Ladder(Value):
@@ -317,16 +231,12 @@ class Ladder(Value):
     def __str__(self) -> str:
         return "\n".join(map(str, self.rungs))
 
-    # How it came about is no part of what it is.
-    def __eq__(self, other: object) -> bool:
-        return self.rungs == other.rungs if isinstance(other, Ladder) else NotImplemented
-
     def __repr__(self) -> str:
         model = self.rungs[0].origin.model if self.rungs[0].origin else None
         return f"<Ladder of {self.budgets_text} of {self.steps} calls{f' for {quote(model)}' if model else ''}>"
 
     def _repr_html_(self) -> str:
-        from budcache.report.notebook import table
+        from budcache.notebook import table
 
         return table(self.rungs)
 

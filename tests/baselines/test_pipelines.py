@@ -1,20 +1,20 @@
-"""Every method on real pipelines: exact when it computes everything, gone when it is taken off, counted in between."""
+"""What single methods do on real pipelines; what all of them promise is in test_contract.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from zoo import Entry, entry
+from kinds import STEPS, calibrated, known, plain, run, sample
+from zoo import entry
 
 from budcache import Mask, PipelineError, PipelineModel, Policy, SearchError, applied
-from budcache.baselines import BASELINES, Baseline, Record, caching, record, tune
+from budcache.baselines import BASELINES, Baseline, Branch, Knob, Native, Record, StaticBranch, caching, record, tune
 from budcache.baselines.dicache import DiCache
 from budcache.baselines.ertacache import ERTACache
 from budcache.baselines.lemica import LeMiCa
@@ -25,44 +25,11 @@ from budcache.baselines.teacache import TeaCache
 from budcache.models import load, prompts
 from budcache.numerics.rollout import rollout
 
-STEPS = 8
-NATIVE = ("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer")
-HERE = [name for name, method in BASELINES.items() if method.available()]
-# With and without a second guidance branch, a multistep solver, two experts, and every other known trunk.
-KINDS = ("flux", "flux-true-cfg", "wan-t2v-euler", "wan-t2v", "wan22", "qwen-image", "sd3", "z-image-cfg")
-
-
-@cache
-def known(name: str) -> tuple[Entry, Any, Record]:
-    kind = entry(name)
-    pipe = kind.build()
-    return kind, pipe, record(pipe, STEPS, [sample(kind, seed) for seed in (0, 1)])
-
-
-@cache
-def plain(name: str) -> torch.Tensor:
-    kind, pipe, _ = known(name)
-    return run(kind, pipe)
-
-
-@cache
-def calibrated(kind: str, method: str) -> Baseline:
-    return BASELINES[method].calibrated(known(kind)[2])
-
-
-def sample(kind: Entry, seed: int = 0, **more: Any) -> dict[str, Any]:
-    return {**kind.kwargs(), "generator": torch.Generator().manual_seed(seed), **more}
-
-
-def run(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> torch.Tensor:
-    return pipe(**{"num_inference_steps": STEPS, **sample(kind, seed, **more)}, output_type="latent")[0]
-
 
 def halved(method: Baseline) -> Baseline:
-    """The method at a knob where it skips about half of the steps; the same number for every kind of pipeline."""
-    if method.static:
-        return tune(None, method, STEPS // 2, [])
-    return method.tuned({"diffusers-firstblock": 0.5}.get(method.name, 0.3))
+    """A static method at half of the steps."""
+    assert method.static
+    return tune(None, method, STEPS // 2, [])
 
 
 @contextmanager
@@ -81,91 +48,6 @@ def counting(pipe: Any, block: int = -1) -> Iterator[list[int]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def fits(method: str, kind: str) -> bool:
-    return method in NATIVE or kind in ("flux", "flux-true-cfg", "wan-t2v-euler", "wan-t2v", "wan22", "qwen-image")
-
-
-CASES = [(method, kind) for kind in KINDS for method in HERE if fits(method, kind)]
-
-
-@pytest.mark.parametrize(("method", "name"), CASES)
-def test_a_method_that_computes_everything_changes_nothing(method, name):
-    kind, pipe, _ = known(name)
-    before, chosen = plain(name), calibrated(name, method)
-    with caching(pipe, chosen.tuned(chosen.knob.most), STEPS) as runs:
-        assert torch.equal(run(kind, pipe), before)
-    assert runs.masks == [Mask.full(STEPS)]
-
-
-@pytest.mark.parametrize(("method", "name"), CASES)
-def test_calls_are_as_counted_and_the_pipeline_is_left_as_it_was(method, name):
-    kind, pipe, _ = known(name)
-    before, scheduler = plain(name), pipe.scheduler
-    modules = [str(type(module)) for module in pipe.transformer.modules()]
-    chosen = halved(calibrated(name, method))
-    with counting(pipe) as seen, caching(pipe, chosen, STEPS) as runs:
-        first = run(kind, pipe)
-        again = run(kind, pipe)
-    assert torch.equal(first, again), "a run must not depend on the one before"
-    mask, second = runs.masks
-    assert mask == second
-    if chosen.static or method in NATIVE:
-        assert len(seen) == 2 * mask.budget * kind.branches
-    else:  # the others decide for each branch, and a step counts if any of them computes
-        assert 2 * mask.budget <= len(seen) <= 2 * mask.budget * kind.branches
-    if chosen.static and name != "wan22":  # the second expert's first step is computed in any case
-        assert mask == chosen.mask(STEPS)
-        assert mask.budget < STEPS
-    if mask.budget < STEPS:
-        assert not torch.equal(first, before)
-    assert torch.isfinite(first).all()
-    assert pipe.scheduler is scheduler
-    assert [str(type(module)) for module in pipe.transformer.modules()] == modules
-    assert torch.equal(run(kind, pipe), before)
-
-
-@pytest.mark.parametrize("method", HERE)
-@pytest.mark.parametrize("name", ["flux", "wan-t2v-euler"])
-def test_an_exception_leaves_a_clean_pipeline_and_clean_state(method, name):
-    kind, pipe, _ = known(name)
-    before, chosen = plain(name), halved(calibrated(name, method))
-    with caching(pipe, chosen, STEPS) as runs:
-        wanted = run(kind, pipe)
-
-    class Stop(Exception):
-        pass
-
-    def stop(pipe: Any, step: int, time: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        if step == 3:
-            raise Stop
-        return {}
-
-    with caching(pipe, chosen, STEPS) as runs:
-        with pytest.raises(Stop):
-            run(kind, pipe, seed=1, callback_on_step_end=stop)
-        assert runs.masks == []
-        assert torch.equal(run(kind, pipe), wanted)
-        assert len(runs.masks) == 1
-    with pytest.raises(Stop), caching(pipe, chosen, STEPS):
-        run(kind, pipe, callback_on_step_end=stop)
-    assert torch.equal(run(kind, pipe), before)
-
-
-@pytest.mark.parametrize("method", HERE)
-@pytest.mark.parametrize(("name", "sizes"), [("flux", (32, 64)), ("wan-t2v-euler", (64, 32))])
-def test_runs_of_two_sizes_follow_each_other(method, name, sizes):
-    kind, pipe, _ = known(name)
-    chosen = halved(calibrated(name, method))
-    alone = []
-    for size in sizes:
-        with caching(pipe, chosen, STEPS):
-            alone.append(run(kind, pipe, height=size, width=size))
-    with caching(pipe, chosen, STEPS) as runs:
-        together = [run(kind, pipe, height=size, width=size) for size in (*sizes, sizes[0])]
-    assert [torch.equal(a, b) for a, b in zip(together, (*alone, alone[0]), strict=True)] == [True] * 3
-    assert len(runs.masks) == 3
 
 
 @pytest.mark.parametrize("name", ["flux", "flux-true-cfg", "wan-t2v"])
@@ -237,6 +119,7 @@ def test_wans_time_signal_gives_one_mask_for_every_prompt():
         run(kind, pipe, seed=0, prompt="a dog")
         run(kind, pipe, seed=5, prompt="two ships")
     assert runs.masks[0] == runs.masks[1]
+    assert 2 < runs.calls[0] < STEPS  # neither all steps nor just those that are always computed
 
 
 def test_teacache_computes_its_first_and_last_steps():
@@ -320,6 +203,31 @@ def test_tuning_reaches_the_budget_on_a_real_model():
             assert abs(runs.calls[0] - budget) <= (0 if tuned.static else 1), name
 
 
+def test_a_knob_of_whole_numbers_is_tuned_by_running_too():
+    kind, pipe, _ = known("flux")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Every(Native):
+        """Decides while it runs, and its knob counts steps."""
+
+        name = "every"
+        knob = Knob("interval", most=1, fewest=100, whole=True)
+        interval: int = 1
+
+        @classmethod
+        def calibrated(cls, record: Record) -> Every:
+            return cls(steps=record.steps)
+
+        def branch(self, steps: int, number: int) -> Branch:
+            return StaticBranch(Mask.of(steps, range(0, steps, self.interval)))
+
+    for budget in (8, 4, 3, 2):
+        tuned = tune(pipe, Every(steps=STEPS), budget, [sample(kind), sample(kind, 1)])
+        with caching(pipe, tuned) as runs:
+            run(kind, pipe)
+        assert runs.calls == [budget]
+
+
 def test_forced_steps_give_way_to_a_small_budget():
     method = MagCache.published("FLUX.1-dev")
     tuned = tune(None, method, 5, [])
@@ -344,7 +252,9 @@ def test_a_choice_left_open_is_made_on_the_samples():
 
     full = [run(kind, pipe, seed) for seed in (0, 1)]
     others = [replace(tuned, adjust=a, rectify=r) for a in (True, False) for r in (True, False)]
-    assert error(tuned) == min(error(other) for other in others)
+    errors = [error(other) for other in others]
+    assert error(tuned) == min(errors)
+    assert len(set(errors)) == 4  # there was something to choose
 
 
 def test_unknown_trunks_and_doubled_methods_are_refused():

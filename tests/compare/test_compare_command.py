@@ -10,11 +10,13 @@ import time
 
 import pytest
 from comparing import BUDGETS, METHODS, started
+from filelock import FileLock
 
 from budcache import Ladder
 from budcache.comparison import Comparison
 
-LINES = 1 + 1 + len(METHODS) * len(BUDGETS)  # the header, the full run, every method at every budget
+ROWS = 1 + len(METHODS) * len(BUDGETS)  # the full run, every method at every budget
+LINES = 2 + ROWS  # before them the header, and what is asked for
 
 
 def essence(folder):
@@ -22,13 +24,14 @@ def essence(folder):
     found = Comparison.load(folder / "comparison.json").model_dump(mode="json")
     for entry in found["entries"]:
         del entry["seconds"], entry["full_seconds"]
-    pictures = {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
-    return found, pictures
+    drawn = [path for kind in ("*.png", "*.npy") for path in sorted(folder.rglob(kind))]
+    return found, {path.relative_to(folder): path.read_bytes() for path in drawn}
 
 
 def test_it_writes_a_table_a_page_and_the_numbers(compared):
     folder, output, errors = compared
-    assert errors == ""
+    assert errors.startswith("compare: about ")
+    assert "sample-calls (model calls times samples): full run 12, fewer steps" in errors
     for title in ("full run, 6 steps", "fewer steps", "TeaCache", "budcache"):
         assert title in output
     assert "instead of 6 model calls budcache reaches PSNR" in output
@@ -41,8 +44,8 @@ def test_it_writes_a_table_a_page_and_the_numbers(compared):
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
 def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path):
     out = tmp_path / "out"
-    ledger, kept, killed = out / "comparison.jsonl", b"", 0
-    for lines in (2, LINES - 3):
+    ledger, kept, killed = out / "drawn.jsonl", b"", 0
+    for lines in (3, LINES - 3):
         process = started(*command, "--out", out, cwd=tmp_path)
         try:
             while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b"\n") < lines):
@@ -64,14 +67,16 @@ def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path):
     assert ledger.read_bytes().startswith(kept)
     assert essence(out) == essence(compared[0])
     said = json.loads(output)
-    assert len(said["entries"]) == LINES - 1
+    assert len(said["entries"]) == ROWS
     assert said["left_out"] == []
     (ours,) = [entry for entry in said["entries"] if (entry["method"], entry["budget"]) == ("budcache", 3)]
     ratios = Comparison.load(out / "comparison.json").entry("budcache", 3).values["psnr"]
     assert ours["psnr_worst"] == min(ratios) < ours["psnr_p5"] < ours["psnr"] < max(ratios)
+    assert ours["psnr_se"] == pytest.approx(abs(ratios[0] - ratios[1]) / 2)
+    assert ours["speedup_min"] <= ours["speedup"] <= ours["speedup_max"] <= 6 / 3
     assert ours["ssim_worst"] <= ours["ssim_p5"] <= ours["ssim"]
     again = started(*command, "--out", out, cwd=tmp_path)
-    assert f"\n{LINES - 1} rows kept from an earlier run" in again.communicate(timeout=240)[0]
+    assert f"\n{ROWS} rows kept from an earlier run" in again.communicate(timeout=240)[0]
 
 
 def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, run_here):
@@ -79,27 +84,41 @@ def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, 
     shutil.copytree(compared[0], out)
     code, _, errors = run_here(*command, "--out", out, "--seed", 5)
     assert code == 2
-    assert "belongs to a comparison with seed = 0, this one has 5. Choose another --out" in errors
+    assert "belongs to a comparison with seed = 0, this one has 5. Choose another place" in errors
     assert len(errors.splitlines()) == 1
-    (out / "comparison.jsonl").write_text("something else\n")
+    (out / "drawn.jsonl").write_text("something else\n")
     code, _, errors = run_here(*command, "--out", out)
     assert code == 2
     assert "is not a record" in errors
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no locks there")
 def test_a_folder_in_use_is_refused(command, compared, tmp_path, run_here):
-    import fcntl
-
     out = tmp_path / "out"
     shutil.copytree(compared[0], out)
     before = essence(out)
-    with (out / "comparison.jsonl").open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with FileLock(out / ".drawn.jsonl.lock"):
         code, _, errors = run_here(*command, "--out", out)
     assert code == 2
-    assert "comparison.jsonl is in use by another process. Wait for it, or choose another --out." in errors
+    assert "drawn.jsonl is in use by another process. Wait for it, or choose another place." in errors
     assert essence(out) == before
+
+
+def test_what_is_there_can_be_shown_without_a_model(compared, tmp_path, run_here):
+    out = tmp_path / "out"
+    shutil.copytree(compared[0], out)
+    for name in ("comparison.json", "comparison.csv", "comparison.html"):
+        (out / name).unlink()
+    code, output, errors = run_here("compare", "--show-only", "--out", out)
+    assert (code, errors) == (0, "")
+    assert "instead of 6 model calls budcache reaches PSNR" in " ".join(output.split())
+    assert Comparison.load(out / "comparison.json") == Comparison.load(compared[0] / "comparison.json")
+    assert (out / "comparison.html").exists()
+    code, _, errors = run_here("compare", "--show-only", "--out", tmp_path / "nothing")
+    assert code == 2
+    assert "cannot be read" in errors
+    code, _, errors = run_here("compare", "--out", out)
+    assert code == 2
+    assert "compare needs a model and --budgets" in errors
 
 
 def test_more_can_be_asked_of_a_finished_folder(command, compared, tmp_path, run_here):
@@ -148,13 +167,16 @@ def test_one_file_of_prompts_serves_both(model, run_here, tmp_path):
     command += ["--prompts", tmp_path / "all.txt", "--height", 32, "--width", 32]
     code, _, errors = run_here(*command, "--out", tmp_path / "out", "--count", 2)
     assert code == 0, errors
-    assert errors == "budcache: calibrating on the first 2 of 7 prompts, measuring on 2 others.\n"
+    said, cost, *_ = errors.splitlines()
+    assert said == "budcache: calibrating on the first 2 of 7 prompts, measuring on 2 others."
+    assert cost.startswith("compare: about ")
     found = Comparison.load(tmp_path / "out" / "comparison.json")
     assert (found.calibration, found.prompts) == (2, ("a boat", "a cat"))
     assert found.entry("magcache", 2).learned_on == 2
     # What needs no calibration is measured on all of them.
     code, _, errors = run_here(*command, "--methods", "uniform", "--count", 7, "--out", tmp_path / "all")
-    assert (code, errors) == (0, "")
+    assert code == 0
+    assert "calibrating on" not in errors
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from zoo import entry
 
-from budcache import BudcacheWarning, Ladder, Mask, Policy, SearchError
-from budcache.comparison import compact, compare
+from budcache import BudcacheWarning, FileError, Ladder, Mask, Policy, SearchError, compare
+from budcache.comparison.methods import METHODS, usual
 from budcache.storage.journal import Journal
 from budcache.strategies import STRATEGIES
 
@@ -37,11 +37,11 @@ def test_a_video_is_measured_and_kept_as_one(tmp_path):
         folder=tmp_path,
         methods=["uniform"],
         metrics=["psnr"],
-        **call_of(zoo),
+        call=call_of(zoo),
     )
     assert found.entry("uniform", 2).values["psnr"][0] < 100
     assert found.entry("uniform", 4).values["psnr"] == (100.0,)  # every step computed: the full run, bit for bit
-    assert np.load(tmp_path / "pictures" / "full" / "000.npy").ndim == 4
+    assert np.load(tmp_path / "samples" / "full-4" / "000.npy").ndim == 4
     assert (tmp_path / "pictures" / "uniform-2" / "000.gif").read_bytes().startswith(b"GIF")
     assert (tmp_path / "pictures" / "uniform-2" / "000.png").read_bytes().startswith(b"\x89PNG")
 
@@ -57,7 +57,7 @@ def test_what_does_not_support_the_model_is_left_out_with_its_reason(tmp_path):
         folder=tmp_path,
         methods=["uniform", "teacache"],
         metrics=["psnr"],
-        **call_of(zoo),
+        call=call_of(zoo),
     )
     assert list(found.methods) == ["uniform"]
     (absent,) = found.left_out
@@ -71,16 +71,16 @@ def test_ladders_that_are_there_are_taken_as_they_are(flux, tmp_path):
     fitted = Ladder.of([Policy(mask=Mask.of(6, [0, 2, 3]), weights=((1.0,), (1.2, -0.2), (1.1, -0.1)))])
 
     def run():
-        return compact(
+        return compare(
             pipe,
-            fitted,
-            plain,
+            steps=6,
             budgets=[3, 4],
+            policies={"budcache-plain": plain, "budcache": fitted},
             prompts=["a cat", "a dog"],
             calibration=[],
             folder=tmp_path,
             methods=["uniform"],
-            **call,
+            call=call,
         )
 
     found = run()
@@ -103,7 +103,7 @@ def test_the_pipeline_is_left_as_it_was(flux, tmp_path):
     scheduler, parts = pipe.scheduler, dict(vars(pipe))
     methods = ["uniform", "teacache", "taylorseer", "budcache"]
     given = {"prompts": ["a cat"], "calibration": ["a", "b", "c", "d"], "folder": tmp_path, "methods": methods}
-    found = compare(pipe, steps=5, budgets=[3], **given, **call)
+    found = compare(pipe, steps=5, budgets=[3], **given, call=call)
     assert found.left_out == ()
     assert pipe.scheduler is scheduler
     assert vars(pipe).keys() == parts.keys()
@@ -111,7 +111,6 @@ def test_the_pipeline_is_left_as_it_was(flux, tmp_path):
 
 def test_every_method_there_is_has_a_name_for_people():
     from budcache.baselines import BASELINES
-    from budcache.comparison.methods import METHODS, usual
 
     assert set(BASELINES) <= set(METHODS)
     assert {"fewer-steps", "uniform", "teacache", "budcache"} <= set(usual()) <= set(METHODS)
@@ -121,32 +120,28 @@ def test_every_method_there_is_has_a_name_for_people():
 def test_the_published_search_takes_part_when_asked_for(flux, tmp_path):
     pipe, call = flux
     given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": ["authors-quick"]}
-    found = compare(pipe, steps=4, budgets=[2], **given, **call)
+    found = compare(pipe, steps=4, budgets=[2], **given, call=call)
     assert found.entry("authors-quick", 2).calls == (2,)
 
 
 def test_on_wan_the_published_search_is_the_one_for_wan(tmp_path):
     zoo = entry("wan-t2v-euler")
     given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": ["authors"]}
-    found = compare(zoo.build(), steps=4, budgets=[2], metrics=["psnr"], **given, **call_of(zoo))
+    found = compare(zoo.build(), steps=4, budgets=[2], metrics=["psnr"], **given, call=call_of(zoo))
     assert (found.entry("authors", 2).calls, found.entry("authors", 2).learned_on) == ((2,), 2)
     header = json.loads((tmp_path / "authors-2.ledger.jsonl").read_text().splitlines()[0])["search"]
     assert header["objective"] == "pixel"
     assert header["strategy"] == repr(STRATEGIES["authors-wan"])
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no locks there")
 @pytest.mark.parametrize("method", ["budcache", "authors-quick"])
 def test_a_search_in_use_ends_it(method, flux, tmp_path):
-    import fcntl
-
     pipe, call = flux
     given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": [method]}
     file = tmp_path / ("search.ledger.jsonl" if method == "budcache" else "authors-quick-2.ledger.jsonl")
-    with file.open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(SearchError, match=r"is in use by another process\. Wait for it, or choose another --out\."):
-            compare(pipe, steps=4, budgets=[2], **given, **call)
+    says = r"is in use by another process\. Wait for it, or choose another place\."
+    with FileLock(file.with_name(f".{file.name}.lock")), pytest.raises(SearchError, match=says):
+        compare(pipe, steps=4, budgets=[2], **given, call=call)
 
 
 def test_a_full_disk_while_searching_ends_it(flux, tmp_path, monkeypatch):
@@ -155,13 +150,13 @@ def test_a_full_disk_while_searching_ends_it(flux, tmp_path, monkeypatch):
 
     def write(self, entry):
         if self.kind == "ledger":
-            raise self._full(OSError(errno.ENOSPC, "No space left on device"))
+            raise self._unwritable(OSError(errno.ENOSPC, "No space left on device"))
         usual(self, entry)
 
     monkeypatch.setattr(Journal, "write", write)
     given = {"prompts": ["a cat"], "calibration": ["a", "b"], "folder": tmp_path, "methods": ["uniform", "budcache"]}
     with pytest.raises(SearchError, match="cannot be written: No space left on device"):
-        compare(pipe, steps=4, budgets=[2], metrics=["psnr"], **given, **call)
+        compare(pipe, steps=4, budgets=[2], metrics=["psnr"], **given, call=call)
 
 
 def test_a_folder_that_cannot_be_written_ends_it(flux, tmp_path):
@@ -169,8 +164,8 @@ def test_a_folder_that_cannot_be_written_ends_it(flux, tmp_path):
     pipe, call = flux
     (tmp_path / "pictures").write_text("in the way")
     given = {"prompts": ["a cat"], "calibration": [], "folder": tmp_path, "methods": ["uniform"]}
-    with pytest.raises(SearchError, match=r"pictures.* cannot be written"):
-        compare(pipe, steps=3, budgets=[2], **given, **call)
+    with pytest.raises(FileError, match=r"^[^:]*pictures.* cannot be written: Not a directory\."):
+        compare(pipe, steps=3, budgets=[2], **given, call=call)
 
 
 def test_seen_prompts_are_warned_of(flux, tmp_path):
@@ -184,7 +179,7 @@ def test_seen_prompts_are_warned_of(flux, tmp_path):
             calibration=["a cat"],
             folder=tmp_path,
             methods=["uniform"],
-            **call,
+            call=call,
         )
 
 
@@ -203,5 +198,5 @@ def test_what_cannot_be_compared_is_refused_before_any_work(flux, change, messag
     pipe, call = flux
     given = {"steps": 6, "budgets": [3], "prompts": ["a"], "calibration": [], "methods": ["uniform"]}
     with pytest.raises(SearchError, match=message):
-        compare(pipe, folder=tmp_path / "new", **(given | change), **call)
+        compare(pipe, folder=tmp_path / "new", **(given | change), call=call)
     assert not (tmp_path / "new").exists()

@@ -71,6 +71,7 @@ def test_a_comparison_comes_back_from_its_file(found, tmp_path):
     ("change", "message"),
     [
         ({"version": 7}, "version 7"),
+        ({"version": 1}, "version 1, but this budcache reads version 2"),
         ({"kind": "ladder"}, "is not a comparison"),
         ({"prompts": ["one"]}, "2 samples, but there are 1 prompts"),
         ({"entries": []}, "entries"),
@@ -88,6 +89,8 @@ def test_an_entry_must_fit_together(found):
     entry = found.entries[1]
     with pytest.raises(PolicyError, match="calls of 2 samples but seconds of 1"):
         type(entry).model_validate(entry.model_dump() | {"seconds": [1.0]})
+    with pytest.raises(PolicyError, match="2 times and 1 calls of full runs"):
+        type(entry).model_validate(entry.model_dump() | {"full_calls": [6]})
     with pytest.raises(PolicyError, match="twice at the same budget"):
         Comparison.model_validate(found.model_dump() | {"entries": [*found.entries, entry]})
     with pytest.raises(PolicyError, match="the full run is missing"):
@@ -115,20 +118,31 @@ def test_the_tail_stands_in_the_table_where_there_is_room(found):
         entry.model_copy(update={"title": longest, "calls": (2, 18)}) if entry.method == "teacache" else entry
         for entry in found.entries
     ]
-    lpips = Measure(name="lpips", title="LPIPS", digits=4, higher=False)
-    three = found.model_copy(update={"entries": tuple(wide), "measures": (*found.measures, lpips)})
-    plain = printed(three)
-    assert "PSNR p5" in plain.splitlines()[0]
+    changed = found.model_copy(update={"entries": tuple(wide)})
     (measure, *_), entry = found.measures, found.entry("budcache", 3)
-    assert measure.written(entry.summed(measure).tail) in plain
-    assert longest in plain
-    assert "…" not in plain
-    four = three.model_copy(update={"measures": (*three.measures, lpips.model_copy(update={"name": "other"}))})
-    assert "PSNR p5" not in printed(four)
+    tail = measure.written(entry.summed(measure).tail)
+    for width, has_tail in ((100, True), (90, False)):
+        plain = printed(changed, width)
+        assert ("PSNR p5" in plain.splitlines()[0]) == has_tail
+        assert (tail in plain) == has_tail
+        assert longest in plain
+        assert f"{measure.written(entry.summed(measure).mean)}±{measure.written(entry.summed(measure).error)}" in plain
+        assert "…" not in plain
+        assert max(map(len, plain.splitlines())) <= width
+    lpips = Measure(name="lpips", title="LPIPS", digits=4, higher=False)
+    more = [
+        each.model_copy(update={"values": {**each.values, "lpips": (0.1, 0.2)}}) if each.values else each
+        for each in changed.entries
+    ]
+    three = printed(changed.model_copy(update={"entries": tuple(more), "measures": (*found.measures, lpips)}))
+    assert "PSNR p5" not in three
+    assert "0.1500±0.0500" in three
+    assert longest in three
+    assert "…" not in three
 
 
-def printed(comparison):
-    console = Console(width=100, file=io.StringIO())
+def printed(comparison, width=100):
+    console = Console(width=width, file=io.StringIO())
     console.print(text(comparison))
     return console.file.getvalue()
 
@@ -138,9 +152,14 @@ def test_the_sheet_has_a_line_for_each(found, tmp_path):
         rows = list(csv.DictReader(file))
     assert [(row["method"], int(row["budget"])) for row in rows] == [(e.method, e.budget) for e in found.entries]
     for row, entry in zip(rows, found.entries, strict=True):
-        assert float(row["calls_mean"]) == pytest.approx(entry.mean_calls)
+        assert float(row["calls"]) == pytest.approx(entry.mean_calls)
+        assert float(row["speedup_min"]) <= float(row["speedup"]) <= float(row["speedup_max"])
         if entry.values:
+            assert float(row["psnr"]) == pytest.approx(np.mean(entry.values["psnr"]))
+            assert float(row["psnr_se"]) == pytest.approx(np.std(entry.values["psnr"], ddof=1) / 2**0.5)
             assert float(row["psnr_worst"]) == min(entry.values["psnr"])
+        else:
+            assert row["psnr"] == row["psnr_se"] == ""
 
 
 def test_who_takes_more_calls_than_agreed_does_not_compete(found):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import budcache
-from budcache import Ladder
+from budcache import Ladder, models
 from budcache.cli import demo
 from budcache.comparison import Comparison
 
@@ -17,17 +17,26 @@ def test_what_the_demo_says_is_so(monkeypatch, run_here, tmp_path):
         monkeypatch.setattr(demo, name, value)
     code, output, errors = run_here("demo", "--out", tmp_path, "--prompts", 2)
     assert code == 0, errors
-    found, report = Comparison.load(tmp_path / "comparison.json"), (tmp_path / "report.html").read_text()
+    found, report = Comparison.load(tmp_path / "comparison.json"), (tmp_path / "comparison.html").read_text()
     assert found.entry("budcache", 3).learned_on == 6
     assert found.entry("magcache", 3).learned_on == 2
     assert (
         "<dd>budcache: 6 prompts; the thresholds of others: 2 prompts; budcache, plain reuse: 6 prompts</dd>" in report
     )
     assert "published search" not in report
+    # "budcache, plain reuse" is what it is in every comparison: a search without a fit, not ours without its weights.
+    texts = models.prompts("tiny-flux", "calibration")[:6]
+    pipe = budcache.load("tiny-flux")
+    plain = budcache.search(pipe, steps=5, budgets=(2, 3), prompts=texts, fit=False, batch=8, progress=False)
+    ours = Ladder.load(tmp_path / "budcache.ladder.json")
+    assert plain[2].mask != ours[2].mask, "both have the same mask, so this would tell nothing"
+    for budget in (2, 3):
+        assert found.entry("budcache-plain", budget).usual_mask == plain[budget].mask
+        assert found.entry("budcache", budget).usual_mask == ours[budget].mask
     assert "of the others shown" in report
     assert "of the others shown" in " ".join(output.split())
-    assert "budcache.applied(pipe, &#x27;tiny-flux.ladder.json&#x27;, budget=3)" in report
-    assert Ladder.load(tmp_path / "tiny-flux.ladder.json").budgets == (2, 3)
+    assert "budcache.applied(pipe, &#39;budcache.ladder.json&#39;, budget=3)" in report
+    assert Ladder.load(tmp_path / "budcache.ladder.json").budgets == (2, 3)
 
 
 def test_the_documented_python_runs():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import math
 import sys
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from budcache.errors import BudcacheError
 from budcache.metrics import METRICS, metric, psnr, summary
 from budcache.metrics.clip import ClipB
 from budcache.metrics.lpips import Lpips, alexnet
+from budcache.storage.media import to_levels, to_picture, to_webp
 
 
 def picture(seed, *shape):
@@ -76,7 +78,7 @@ def test_every_metric_says_what_it_is():
 
 
 def test_a_metric_that_is_not_there_is_named():
-    with pytest.raises(BudcacheError, match=r"no metric 'fid'.*psnr, ssim"):
+    with pytest.raises(BudcacheError, match=r"no metric 'fid'\. Choose one of psnr, ssim"):
         metric("fid")
 
 
@@ -88,8 +90,7 @@ def test_psnr_of_a_constant_difference_is_known(gap):
 
 def test_equal_pictures_are_as_near_as_can_be(lpips):
     one = picture(0, 48, 40)
-    assert psnr(one, one) == math.inf
-    assert metric("psnr")(one, one) == 100.0
+    assert psnr(one, one) == metric("psnr")(one, one) == 100.0
     assert metric("ssim")(one, one) == pytest.approx(1.0)
     assert lpips(one, one) == 0.0
 
@@ -131,6 +132,37 @@ def test_a_video_is_the_mean_of_its_frames(clip):
     for found in (metric("psnr"), metric("ssim"), clip):
         frames = [found(a, b, "red cat") for a, b in zip(video, other, strict=True)]
         assert found(video, other, "red cat") == pytest.approx(np.mean(frames))
+
+
+def test_there_is_one_psnr_for_videos():
+    """The mean over frames, of which an equal one counts 100 dB; not the PSNR of the mean error over the clip."""
+    video = picture(5, 3, 16, 16)
+    apart = np.array([0.0, 0.01, 0.1])[:, None, None, None]
+    assert psnr(video + apart, video) == pytest.approx((100 + 40 + 20) / 3, abs=1e-3)
+    assert psnr(video + apart, video) == metric("psnr")(video + apart, video)
+
+
+def test_the_quality_of_a_policy_for_videos_is_by_frames_too():
+    import torch
+    from zoo import entry
+
+    import budcache
+
+    kind = entry("wan-t2v-euler")
+    pipe, call = kind.build(), {name: value for name, value in kind.kwargs().items() if name != "generator"}
+    samples = [{**call, "prompt": text} for text in ("a cat", "the sea")]
+    policy = budcache.search(pipe, steps=4, budgets=[2], samples=samples, selection=1, seed=3)[2]
+
+    def drawn():  # the sample that was put aside, from its noise
+        call = {**samples[1], "generator": torch.Generator().manual_seed(4), "num_inference_steps": 4}
+        return pipe(**call, output_type="np").frames[0]
+
+    full = drawn()
+    with budcache.applied(pipe, policy):
+        found = drawn()
+    frames = [-10 * math.log10(((a.astype(float) - b) ** 2).mean()) for a, b in zip(found, full, strict=True)]
+    assert np.std(frames) > 0.01, "all frames are equally far, so this would tell nothing"
+    assert policy.quality.psnr == pytest.approx(np.mean(frames), abs=1e-3)
 
 
 def test_clip_is_the_cosine_of_the_models_own_embeddings(clip):
@@ -248,7 +280,7 @@ def test_missing_reward_weights_are_a_sentence(name, call, monkeypatch):
 
     package = {"imagereward": "ImageReward"}.get(name, name)
     monkeypatch.setitem(sys.modules, package, SimpleNamespace(**{call: fail}))
-    with pytest.raises(BudcacheError, match=rf"cannot be had \(OSError\).*leave {name} out"):
+    with pytest.raises(BudcacheError, match=rf"could not be downloaded \(OSError\).*leave {name} out"):
         metric(name)(picture(0, 16, 16), prompt="a cat")
 
 
@@ -275,6 +307,24 @@ def test_a_summary_is_ordered_from_the_bad_side(values):
     # Turned over, good and bad change places.
     turned = summary([-value for value in values], higher=False)
     assert turned.tail == pytest.approx(-high.tail, abs=1e-9)
+
+
+def test_a_mean_comes_with_its_standard_error():
+    assert summary([1.0, 2.0, 3.0, 4.0]).error == pytest.approx(math.sqrt(5 / 3) / 2)
+    assert summary([2.0] * 9).error == 0
+    assert summary([2.0]).error is None, "one value says nothing of how far it may be off"
+
+
+def test_levels_and_pictures_come_from_any_numbers():
+    halves = np.linspace(-0.5, 1.5, 24, dtype=np.float16).reshape(2, 4, 3)
+    levels = to_levels(halves)
+    assert levels.dtype == np.uint8
+    assert levels.flat[0] == 0 and levels.flat[-1] == 255
+    assert to_levels(levels) is levels
+    assert np.array_equal(to_levels(halves.astype(np.float64)), levels)
+    assert to_picture(halves).size == (4, 2)
+    with Image.open(io.BytesIO(to_webp(to_picture(halves)))) as small:
+        assert (small.format, small.size) == ("WEBP", (4, 2))
 
 
 def test_a_summary_of_nothing_is_refused():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers import ModularPipeline
 from zoo import Entry, entry
 
 from budcache import BudcacheWarning, PipelineModel, Policy
@@ -30,7 +31,10 @@ def flux() -> tuple[Entry, Any]:
 def latents(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> torch.Tensor:
     """The final latents of a run of the pipeline itself."""
     call = {"num_inference_steps": STEPS, "output_type": "latent", **kind.kwargs(), **more}
-    return pipe(generator=torch.Generator().manual_seed(seed), **call)[0]
+    call["generator"] = torch.Generator().manual_seed(seed)
+    if isinstance(pipe, ModularPipeline):  # its state has the latents beside the pictures
+        return pipe(**{**call, "output_type": "pt", "output": "latents"})
+    return pipe(**call)[0]
 
 
 def opened(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> PipelineModel:
@@ -50,19 +54,6 @@ def rolled(kind: Entry, pipe: Any, policy: Policy, seed: int = 0, **more: Any) -
     """The same on a run of its own, in the layout that the pipeline returns."""
     with opened(kind, pipe, seed, reuse=policy.reuse, **more) as model:
         return model.finish(follow(model, policy))[0]
-
-
-def aligned(pipe: Any) -> Any:
-    """A pipeline whose weights lie in memory as freshly made ones do.
-
-    Weights that are mapped from a file may lie at odd addresses, for which matrix kernels take another path and round
-    otherwise. Only with both copies aligned can a pipeline and its saved self be compared bit for bit.
-    """
-    for part in pipe.components.values():
-        if isinstance(part, torch.nn.Module):
-            for value in (*part.parameters(), *part.buffers()):
-                value.data = value.data.clone()
-    return pipe
 
 
 def interrupted(

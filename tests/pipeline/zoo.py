@@ -9,198 +9,137 @@ The caller adds the number of steps, the generator and the output type:
     latents = pipe(num_inference_steps=6, generator=generator, output_type="latent", **e.kwargs())[0]
 
 The prompt of every entry is short; longer prompts are cut at ``max_sequence_length`` (one token is one
-character).  The builders are in ``zoo_image`` and ``zoo_video``, the text encoders in ``zoo_text``.
+character).  The builders are in ``zoo_image`` and ``zoo_video``, the text encoders in ``zoo_text``.  The families of
+2025 and later are in ``zoo_recent`` and ``zoo_recent_video``, modular pipelines in ``zoo_modular``, with their entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import diffusers as d
 import torch
 import zoo_image as im
+import zoo_modular
+import zoo_recent
+import zoo_recent_video
 import zoo_video as vi
-from PIL import Image
+from zoo_entry import Entry, Kwargs, guided, kind, picture, prompted
 
-Kwargs = dict[str, Any]
-PROMPT, NEGATIVE = "a cat", "blurry"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One pipeline of the zoo and how to call it."""
-
-    name: str
-    build: Callable[[], d.DiffusionPipeline]  # seeds torch with 0; float32; without progress bar
-    kwargs: Callable[[], Kwargs]  # all but num_inference_steps, generator and output_type
-    branches: int  # calls of the root denoisers per step, in total
-    denoisers: tuple[str, ...]  # their attribute names
-    residual: bool  # a transformer of FLUX.1, Wan, Z-Image, Qwen-Image or SD3
-    strength: bool = False  # image to image, with a strength
-
-
-def picture(size: int = 32) -> Image.Image:
-    """A fixed grey gradient."""
-    return Image.linear_gradient("L").resize((size, size)).convert("RGB")
-
-
-def _seeded(make: Callable[[], d.DiffusionPipeline]) -> Callable[[], d.DiffusionPipeline]:
-    """The builder with fixed weights, where zero-initialised ones (zero convolutions...) get values."""
-
-    def build() -> d.DiffusionPipeline:
-        torch.manual_seed(0)
-        pipe = make()
-        for name in ("transformer", "transformer_2", "unet", "controlnet"):
-            if isinstance(module := getattr(pipe, name, None), torch.nn.Module):
-                for p in module.eval().parameters():
-                    if not p.any():
-                        torch.nn.init.normal_(p, std=0.1)
-        pipe.set_progress_bar_config(disable=True)
-        return pipe
-
-    return build
-
-
-def _entry(
-    name: str,
-    make: Callable[[], d.DiffusionPipeline],
-    kwargs: Callable[[], Kwargs],
-    *,
-    branches: int = 1,
-    denoisers: tuple[str, ...] = ("transformer",),
-    residual: bool = False,
-    strength: bool = False,
-) -> Entry:
-    return Entry(name, _seeded(make), kwargs, branches, denoisers, residual, strength)
-
-
-def _image(size: int = 32, **more: Any) -> Callable[[], Kwargs]:
-    """Keyword arguments of an image pipeline: the prompt, the size, 16 tokens and ``more``."""
-    return lambda: {"prompt": PROMPT, "height": size, "width": size, "max_sequence_length": 16, **more}
-
-
-def _guided(size: int = 32, **more: Any) -> Callable[[], Kwargs]:
-    """The same with a negative prompt."""
-    return _image(size, negative_prompt=NEGATIVE, **more)
-
-
-def _unet(**more: Any) -> Callable[[], Kwargs]:
-    """The same for the pipelines whose text encoders have a fixed length."""
-    return lambda: {k: v for k, v in _guided(**more)().items() if k != "max_sequence_length"}
+__all__ = ["ENTRIES", "Entry", "entry", "picture"]
 
 
 def _sd3_control() -> Kwargs:
     """The pipeline samples the control latents from torch's global generator, hence the seed."""
     torch.manual_seed(0)
-    return _guided(control_image=picture(), guidance_scale=5.0)()
+    return guided(control_image=picture(), guidance_scale=5.0)()
 
 
 _TEMPLATE = {"template": "<|im_start|>Describe: {}<|im_end|>", "crop_start": 11}  # for HunyuanVideo
 
 ENTRIES: tuple[Entry, ...] = (
-    _entry("flux", im.flux, _image(guidance_scale=3.5), residual=True),
-    _entry("flux-true-cfg", im.flux, _guided(true_cfg_scale=4.0), branches=2, residual=True),
-    _entry(
+    kind("flux", im.flux, prompted(guidance_scale=3.5), residual=True),
+    kind("flux-true-cfg", im.flux, guided(true_cfg_scale=4.0), branches=2, residual=True),
+    kind(
         "flux-dpm",
         lambda: im.flux(scheduler=im.dpm_flow(use_dynamic_shifting=True)),
-        _image(guidance_scale=3.5),
+        prompted(guidance_scale=3.5),
         residual=True,
     ),
-    _entry(
+    kind(
         "flux-img2img",
         lambda: im.flux(d.FluxImg2ImgPipeline),
-        _image(image=picture(), strength=0.6, guidance_scale=3.5),
+        prompted(image=picture(), strength=0.6, guidance_scale=3.5),
         residual=True,
         strength=True,
     ),
-    _entry(
+    kind(
         "flux-controlnet",
         im.flux_controlnet,
-        _image(control_image=picture(), controlnet_conditioning_scale=0.7, guidance_scale=3.5),
+        prompted(control_image=picture(), controlnet_conditioning_scale=0.7, guidance_scale=3.5),
         residual=True,
     ),
-    _entry(
+    kind(
         "flux-kontext",
         lambda: im.flux(d.FluxKontextPipeline),
-        _image(image=picture(), max_area=32 * 32, _auto_resize=False, guidance_scale=3.5),
+        prompted(image=picture(), max_area=32 * 32, _auto_resize=False, guidance_scale=3.5),
         residual=True,
     ),
-    _entry("flux2", im.flux2, _image(max_sequence_length=256, text_encoder_out_layers=(1, 2, 3))),
-    _entry(
+    kind("flux2", im.flux2, prompted(tokens=256, text_encoder_out_layers=(1, 2, 3))),
+    kind(
         "flux2-klein",
         lambda: im.flux2(klein=True),
-        _image(max_sequence_length=64, text_encoder_out_layers=(1, 2, 3), guidance_scale=4.0),
+        prompted(tokens=64, text_encoder_out_layers=(1, 2, 3), guidance_scale=4.0),
         branches=2,
     ),
-    _entry(
+    kind(
         "wan-t2v",
         lambda: vi.wan(vi.unipc_flow()),
-        _guided(64, num_frames=5, guidance_scale=5.0),
+        guided(64, num_frames=5, guidance_scale=5.0),
         branches=2,
         residual=True,
     ),
-    _entry(
+    kind(
         "wan-t2v-euler",
         lambda: vi.wan(im.flow(shift=3.0)),
-        _guided(64, num_frames=5, guidance_scale=5.0),
+        guided(64, num_frames=5, guidance_scale=5.0),
         branches=2,
         residual=True,
     ),
-    _entry(
+    kind(
         "wan-i2v",
         vi.wan_i2v,
-        _guided(64, image=picture(64), num_frames=5, guidance_scale=5.0),
+        guided(64, image=picture(64), num_frames=5, guidance_scale=5.0),
         branches=2,
         residual=True,
     ),
-    _entry(
+    kind(
         "wan22",
         vi.wan22,
-        _guided(64, num_frames=5, guidance_scale=4.0, guidance_scale_2=3.0),
+        guided(64, num_frames=5, guidance_scale=4.0, guidance_scale_2=3.0),
         branches=2,
         denoisers=("transformer", "transformer_2"),
         residual=True,
     ),
-    _entry("z-image", im.z_image, _image(max_sequence_length=64, guidance_scale=0.0), residual=True),
-    _entry("z-image-cfg", im.z_image, _guided(max_sequence_length=64, guidance_scale=4.0), residual=True),
-    _entry(
+    kind("z-image", im.z_image, prompted(tokens=64, guidance_scale=0.0), residual=True),
+    kind("z-image-cfg", im.z_image, guided(tokens=64, guidance_scale=4.0), residual=True),
+    kind(
         "qwen-image",
         im.qwen_image,
-        _guided(64, max_sequence_length=256, true_cfg_scale=4.0),
+        guided(64, tokens=256, true_cfg_scale=4.0),
         branches=2,
         residual=True,
     ),
-    _entry("sd3", im.sd3, _guided(guidance_scale=5.0), residual=True),
-    _entry("sd3-controlnet", im.sd3_controlnet, _sd3_control, residual=True),
-    _entry(
+    kind("sd3", im.sd3, guided(guidance_scale=5.0), residual=True),
+    kind("sd3-controlnet", im.sd3_controlnet, _sd3_control, residual=True),
+    kind(
         "hunyuan-video",
         vi.hunyuan_video,
-        _image(64, num_frames=5, guidance_scale=6.0, prompt_template=_TEMPLATE),
+        prompted(64, num_frames=5, guidance_scale=6.0, prompt_template=_TEMPLATE),
     ),
-    _entry("ltx", vi.ltx, _guided(64, num_frames=9, guidance_scale=3.0)),
-    _entry(
+    kind("ltx", vi.ltx, guided(64, num_frames=9, guidance_scale=3.0)),
+    kind(
         "sana",
         im.sana,
-        _guided(guidance_scale=4.5, use_resolution_binning=False, complex_human_instruction=None),
+        guided(guidance_scale=4.5, use_resolution_binning=False, complex_human_instruction=None),
     ),
-    _entry("cogvideox", vi.cogvideox, _guided(64, num_frames=9, guidance_scale=6.0)),
-    _entry(
+    kind("cogvideox", vi.cogvideox, guided(64, num_frames=9, guidance_scale=6.0)),
+    kind(
         "cogvideox-dpm",
         lambda: vi.cogvideox(d.CogVideoXDPMScheduler),
-        _guided(64, num_frames=9, guidance_scale=6.0),
+        guided(64, num_frames=9, guidance_scale=6.0),
     ),
-    _entry("sdxl", im.sdxl, _unet(guidance_scale=5.0), denoisers=("unet",)),
-    _entry("sd15-ddim", im.sd15, _unet(guidance_scale=7.5), denoisers=("unet",)),
-    _entry(
+    kind("sdxl", im.sdxl, guided(tokens=None, guidance_scale=5.0), denoisers=("unet",)),
+    kind("sd15-ddim", im.sd15, guided(tokens=None, guidance_scale=7.5), denoisers=("unet",)),
+    kind(
         "lumina2",
         im.lumina2,
-        _guided(64, max_sequence_length=48, system_prompt="", guidance_scale=4.0),
+        guided(64, tokens=48, system_prompt="", guidance_scale=4.0),
         branches=2,
     ),
-    _entry("chroma", im.chroma, _guided(guidance_scale=5.0), branches=2),
-    _entry("auraflow", im.auraflow, _guided(guidance_scale=3.5)),
+    kind("chroma", im.chroma, guided(guidance_scale=5.0), branches=2),
+    kind("auraflow", im.auraflow, guided(guidance_scale=3.5)),
+    *zoo_recent.ENTRIES,
+    *zoo_recent_video.ENTRIES,
+    *zoo_modular.ENTRIES,
 )
 
 

@@ -42,14 +42,14 @@ def dpm_flow(**kwargs: Any) -> d.DPMSolverMultistepScheduler:
     )
 
 
-def vae(blocks: int = 2, cls: type = d.AutoencoderKL, **kwargs: Any) -> Any:
-    """An image autoencoder with 4 latent channels and compression 2 ** (blocks - 1)."""
+def vae(blocks: int = 2, cls: type = d.AutoencoderKL, channels: int = 4, **kwargs: Any) -> Any:
+    """An image autoencoder with so many latent channels and compression 2 ** (blocks - 1)."""
     return cls(
         block_out_channels=(4,) * blocks,
         down_block_types=("DownEncoderBlock2D",) * blocks,
         up_block_types=("UpDecoderBlock2D",) * blocks,
         layers_per_block=1,
-        latent_channels=4,
+        latent_channels=channels,
         norm_num_groups=2,
         **kwargs,
     ).eval()
@@ -64,8 +64,7 @@ def flux(cls: type = d.FluxPipeline, scheduler: Any = None, **more: Any) -> d.Di
         tokenizer=text.clip_tokenizer(),
         text_encoder_2=text.t5_text(),
         tokenizer_2=text.t5_tokenizer(),
-        transformer=d.FluxTransformer2DModel(**FLUX_SIZES),
-        **more,
+        **{"transformer": d.FluxTransformer2DModel(**FLUX_SIZES), **more},
     )
 
 

@@ -11,29 +11,42 @@ from typing import Any
 
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
+    ByT5Tokenizer,
     CLIPTextConfig,
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
     Gemma2Config,
     Gemma2Model,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    GlmConfig,
+    GlmModel,
     LlamaConfig,
+    LlamaForCausalLM,
     LlamaModel,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
     PreTrainedModel,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLTextModel,
     Qwen2Tokenizer,
+    Qwen2VLImageProcessorPil,
+    Qwen2VLProcessor,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3Model,
+    Qwen3VLConfig,
+    Qwen3VLModel,
     T5Config,
     T5EncoderModel,
+    T5GemmaConfig,
     T5Tokenizer,
     UMT5Config,
     UMT5EncoderModel,
 )
+from transformers.models.t5gemma.modeling_t5gemma import T5GemmaEncoder
 
 BYTES = sorted(ByteLevel.alphabet())
 CHATML = (
@@ -42,6 +55,7 @@ CHATML = (
     "{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+VISION = {"<|vision_start|>": 259, "<|vision_end|>": 260, "<|image_pad|>": 261, "<|video_pad|>": 262}
 TEXT_DIM = 32  # hidden size of every text encoder but CLIP
 CLIP_DIM = 16
 _VOCAB = 320  # rows of the embeddings of the byte-level language models
@@ -62,11 +76,30 @@ def t5_tokenizer() -> T5Tokenizer:
 
 def byte_tokenizer() -> Qwen2Tokenizer:
     """A byte-level tokenizer with a chat template, for every decoder language model."""
-    tokens = ["<|endoftext|>", *BYTES, "<|im_start|>", "<|im_end|>"]
+    special = ["<|im_start|>", "<|im_end|>", *VISION]
+    tokens = ["<|endoftext|>", *BYTES, *special]
     tokenizer = Qwen2Tokenizer(vocab={t: i for i, t in enumerate(tokens)}, merges=[], model_max_length=1024)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.add_special_tokens({"additional_special_tokens": special})
     tokenizer.chat_template = CHATML
     return tokenizer
+
+
+class _Processor(Qwen2VLProcessor):
+    """The processor of Qwen-VL without its part for videos, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, *_: Any) -> None:
+        """Its part for videos may be missing."""
+
+
+def qwen_vl_processor() -> Qwen2VLProcessor:
+    """A processor of texts and images (28 pixels a side at most) for Qwen2.5-VL."""
+    images = Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28, "longest_edge": 28 * 28})
+    return _Processor(image_processor=images, tokenizer=byte_tokenizer(), video_processor=None, chat_template=CHATML)
+
+
+def byt5_tokenizer() -> ByT5Tokenizer:
+    """The tokenizer of ByT5, whose tokens are bytes already."""
+    return ByT5Tokenizer(extra_ids=0)
 
 
 def clip_text(*, projection: bool = False) -> PreTrainedModel:
@@ -90,7 +123,7 @@ def clip_text(*, projection: bool = False) -> PreTrainedModel:
 def t5_text(*, umt5: bool = False) -> PreTrainedModel:
     """A T5 (or UMT5) encoder."""
     config = (UMT5Config if umt5 else T5Config)(
-        vocab_size=128, d_model=TEXT_DIM, d_kv=8, d_ff=32, num_layers=1, num_heads=2, pad_token_id=0
+        vocab_size=272, d_model=TEXT_DIM, d_kv=8, d_ff=32, num_layers=1, num_heads=2, pad_token_id=0
     )
     return (UMT5EncoderModel if umt5 else T5EncoderModel)(config).eval()
 
@@ -112,9 +145,14 @@ def _decoder_sizes(layers: int) -> dict[str, Any]:
     }
 
 
-def llama_text() -> PreTrainedModel:
-    """A Llama model (HunyuanVideo reads its third-last hidden state)."""
-    return LlamaModel(LlamaConfig(**_decoder_sizes(3))).eval()
+def llama_text(*, causal: bool = False) -> PreTrainedModel:
+    """A Llama model (HunyuanVideo reads its third-last hidden state) or causal language model (HiDream)."""
+    return (LlamaForCausalLM if causal else LlamaModel)(LlamaConfig(**_decoder_sizes(3))).eval()
+
+
+def glm_text() -> PreTrainedModel:
+    """A GLM model."""
+    return GlmModel(GlmConfig(**_decoder_sizes(2))).eval()
 
 
 def gemma_text() -> PreTrainedModel:
@@ -128,9 +166,30 @@ def qwen3_text(*, causal: bool = False) -> PreTrainedModel:
     return (Qwen3ForCausalLM if causal else Qwen3Model)(config).eval()
 
 
-def qwen_vl_text() -> PreTrainedModel:
-    """A Qwen2.5-VL model, of which Qwen-Image uses the language part."""
-    sizes = _decoder_sizes(1)
+def t5gemma_text() -> PreTrainedModel:
+    """The encoder of a T5Gemma model."""
+    sizes = {**_decoder_sizes(1), "query_pre_attn_scalar": 16}
+    return T5GemmaEncoder(T5GemmaConfig(encoder=sizes, decoder=sizes).encoder).eval()
+
+
+def gemma3_text() -> PreTrainedModel:
+    """A Gemma 3 model, of which LTX-2 uses the language part."""
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {**_decoder_sizes(2), "query_pre_attn_scalar": 16}
+    config = Gemma3Config(text_config=sizes, vision_config={**vision, "image_size": 28, "patch_size": 14})
+    return Gemma3ForConditionalGeneration(config).eval()
+
+
+def qwen3_vl_text() -> PreTrainedModel:
+    """A Qwen3-VL model, of which Krea 2 uses the language part."""
+    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": TEXT_DIM}
+    sizes = {**_decoder_sizes(2), "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
+    return Qwen3VLModel(Qwen3VLConfig(text_config=sizes, vision_config=vision)).eval()
+
+
+def qwen_vl_text(*, layers: int = 1, language: bool = False) -> PreTrainedModel:
+    """A Qwen2.5-VL model, of which Qwen-Image uses the language part; or that part alone (HunyuanVideo 1.5)."""
+    sizes = _decoder_sizes(layers)
     del sizes["head_dim"]
     config = Qwen2_5_VLConfig(
         text_config={**sizes, "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}},
@@ -142,8 +201,9 @@ def qwen_vl_text() -> PreTrainedModel:
             "out_hidden_size": TEXT_DIM,
             "fullatt_block_indexes": [0],
         },
+        **{f"{name.strip('<|>').replace('_pad', '')}_token_id": number for name, number in VISION.items()},
     )
-    return Qwen2_5_VLForConditionalGeneration(config).eval()
+    return (Qwen2_5_VLTextModel(config.text_config) if language else Qwen2_5_VLForConditionalGeneration(config)).eval()
 
 
 def mistral3_text() -> PreTrainedModel:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
 from typing import Any
 
 import diffusers as d
 import zoo_text as text
 from transformers import CLIPImageProcessor, CLIPVisionConfig, CLIPVisionModel
+from zoo_entry import stub_ftfy
 from zoo_image import AXES, flow
 
 
 def unipc_flow() -> d.UniPCMultistepScheduler:
     """UniPC over the sigmas of flow matching, the scheduler of Wan."""
     return d.UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
+
+
+def wan_vae() -> d.AutoencoderKLWan:
+    """The autoencoder of Wan, which others have taken over."""
+    return d.AutoencoderKLWan(base_dim=3, dim_mult=[1, 1, 1, 1], num_res_blocks=1).eval()
 
 
 def wan_transformer(**kwargs: Any) -> d.WanTransformer3DModel:
@@ -36,7 +40,7 @@ def wan(scheduler: Any, cls: type = d.WanPipeline, **more: Any) -> d.DiffusionPi
     return cls(
         tokenizer=text.t5_tokenizer(),
         text_encoder=text.t5_text(umt5=True),
-        vae=d.AutoencoderKLWan(base_dim=3, dim_mult=[1, 1, 1, 1], num_res_blocks=1).eval(),
+        vae=wan_vae(),
         scheduler=scheduler,
         **{"transformer": wan_transformer(), **more},
     )
@@ -44,9 +48,7 @@ def wan(scheduler: Any, cls: type = d.WanPipeline, **more: Any) -> d.DiffusionPi
 
 def wan_i2v() -> d.DiffusionPipeline:
     """Wan 2.1 image to video, with its CLIP image encoder."""
-    module: Any = sys.modules[d.WanImageToVideoPipeline.__module__]
-    if not hasattr(module, "ftfy"):  # unlike the other pipelines, this one calls ftfy without asking for it
-        module.ftfy = SimpleNamespace(fix_text=str)
+    stub_ftfy(d.WanImageToVideoPipeline)
     vision = CLIPVisionConfig(
         hidden_size=16,
         projection_dim=16,

@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from levels import plain
 from toys import SOLVERS, STEPS, Live, Residual, Toy
 
 from budcache import Mask, Policy, SearchError
 from budcache.numerics.rollout import rollout
-from budcache.numerics.sigmas import plain
 from budcache.plan import Plan
 from budcache.refine.align import Descent, Lesson, Update, check_pace, student
 

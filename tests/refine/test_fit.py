@@ -10,11 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import SOLVERS, STEPS, Toy, calibration
 
-from budcache import Mask, SearchError
-from budcache.calibration.calibration import Calibration, arrival
-from budcache.numerics.rollout import State, advance
+from budcache import Mask, Policy, SearchError
+from budcache.calibration.aggregate import mean
+from budcache.calibration.calibration import Calibration
+from budcache.calibration.scoring import PlainScorer
+from budcache.numerics.rollout import rollout
 from budcache.numerics.solvers import euler, ipndm2
-from budcache.refine import Fitted, fit
+from budcache.plan import Plan
+from budcache.refine.equations import Equations
+from budcache.refine.fit import FittedScorer
 from budcache.strategies import Anneal, LadderSearch, Polished, drive
 
 MASK = Mask.parse("110100100100")
@@ -22,13 +26,20 @@ masks = st.text("01", min_size=STEPS - 1, max_size=STEPS - 1).map(lambda rest: M
 each_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
+def fit(known, mask, **options):
+    return FittedScorer(known, **options).rows(mask)
+
+
+def losses(known, mask, rows=None):
+    """What every sample loses under a policy, really rolled."""
+    return known.losses(known.finals(Policy(mask=mask, weights=rows)))
+
+
 @each_solver
 def test_a_fitted_policy_is_nearer_to_the_teacher_on_samples_it_has_not_seen(solver):
-    weights = fit(calibration(range(24), solver), MASK)
+    rows = fit(calibration(range(24), solver), MASK)
     unseen = calibration(range(100, 116), solver)
-    plain = unseen.loss(unseen.finals(MASK))
-    assert plain == pytest.approx(unseen.score(MASK).loss)
-    assert unseen.loss(unseen.finals(MASK, weights)) < 0.5 * plain
+    assert mean(losses(unseen, MASK, rows)) < 0.5 * mean(losses(unseen, MASK))
 
 
 def test_it_costs_one_pass():
@@ -79,13 +90,11 @@ def test_balance_lets_every_sample_count_by_its_own_measure():
         run.noise = run.noise * 3
     known, errors = Calibration(runs), {}
     for balance in (0.0, 1.0):
-        weights = fit(known, mask, ridge=0.0, balance=balance)
-        states = [State(run.noise) for run in runs]
-        for k in range(7):
-            states = [
-                advance(run, s, run.sigmas, k == 0, run.solver(), weights) for run, s in zip(runs, states, strict=True)
-            ]
-        errors[balance] = [float((s.x - known.trajectory(i)[7]).square().mean()) for i, s in enumerate(states)]
+        policy = Policy(mask=mask, weights=fit(known, mask, ridge=0.0, balance=balance))
+        errors[balance] = [
+            float((rollout(run, run.noise, Plan.of(policy, run.sigmas, 0, 7)) - known.trajectory(i)[7]).square().mean())
+            for i, run in enumerate(runs)
+        ]
     assert sum(errors[0.0]) < sum(errors[1.0])
     assert sum(map(math.log, errors[1.0])) < sum(map(math.log, errors[0.0]))
 
@@ -112,13 +121,13 @@ def test_the_full_mask_needs_no_blend():
 @given(asked=st.lists(masks, min_size=1, max_size=6), bound=st.integers(1, 4000))
 def test_scores_do_not_depend_on_what_is_remembered(solver, asked, bound):
     known = Calibration([Toy(0, 2, solver), Toy(1, 1, solver)])
-    all_kept, some_kept, none_kept = (Fitted(known, state_memory=memory) for memory in (10**9, bound, 0))
+    all_kept, some_kept, none_kept = (FittedScorer(known, memory=memory) for memory in (10**9, bound, 0))
     for mask in asked:
         score = none_kept.score(mask)
         assert all_kept.score(mask) == score
         assert some_kept.score(mask) == score
-        assert all_kept.weights(mask) == none_kept.weights(mask) == some_kept.weights(mask)
-        assert some_kept._tree.size <= bound
+        assert all_kept.rows(mask) == none_kept.rows(mask) == some_kept.rows(mask)
+        assert some_kept.prefixes._memory.size <= bound
 
 
 @each_solver
@@ -127,8 +136,10 @@ def test_scores_do_not_depend_on_what_is_remembered(solver, asked, bound):
 @given(mask=masks, outputs=st.integers(1, 4), balance=st.sampled_from([0.0, 1.0]))
 def test_the_loss_is_that_of_following_the_weights(solver, target, mask, outputs, balance):
     known = Calibration([Toy(0, 2, solver), Toy(1, 1, solver)])
-    fitted = Fitted(known, outputs=outputs, balance=balance, target=target)
-    assert fitted.score(mask).loss == known.loss(known.finals(mask, fitted.weights(mask)))
+    fitted = FittedScorer(known, outputs=outputs, balance=balance, target=target)
+    rows, found = fitted.fit(mask)
+    assert fitted.score(mask).losses == found == losses(known, mask, rows)
+    assert rows == fitted.rows(mask)
 
 
 @each_solver
@@ -137,32 +148,42 @@ def test_the_loss_is_that_of_following_the_weights(solver, target, mask, outputs
 @given(mask=masks.filter(lambda mask: not mask[STEPS - 1]))
 def test_arrivals_are_those_of_really_following_the_fitted_stretch(solver, target, mask):
     known = Calibration([Toy(0, 2, solver), Toy(1, 1, solver)])
-    fitted, reached = Fitted(known, target=target), mask.computed[-1] + 1
+    fitted, reached = FittedScorer(known, target=target), mask.computed[-1] + 1
     arrivals = fitted.score(mask).arrivals
     assert arrivals[:reached] == (None,) * reached
     for step in range(reached, STEPS + 1):
         # The stretch to a step is the one that is fitted where that step is the next to be computed.
         there = mask if step == STEPS else Mask.of(STEPS, {*mask.computed, step})
-        rows, errors = fitted.weights(there)[: mask.budget], []
+        policy, errors = Policy(mask=mask, weights=fitted.rows(there)[: mask.budget]), []
         for number, run in enumerate(known.runs):
-            state = State(run.noise)
-            for k in range(step):
-                state = advance(run, state, run.sigmas, mask[k], solver, rows)
-            errors.append((state.x - known.trajectory(number)[step]).square().mean(1))
+            x = rollout(run, run.noise, Plan.of(policy, run.sigmas, 0, step), solver)
+            errors += (x - known.trajectory(number)[step]).square().mean(1).tolist()
         # Found from sums of products, so that squares of small differences keep only half their digits.
-        assert arrivals[step] == pytest.approx(arrival(torch.cat(errors)), rel=1e-6, abs=1e-14)
+        assert arrivals[step] == pytest.approx(errors, rel=1e-6, abs=1e-14)
 
 
 @settings(max_examples=10)
 @given(asked=st.lists(masks, min_size=1, max_size=6))
-def test_with_memory_every_prefix_is_computed_once_and_without_every_call_is_made(asked):
-    for memory in (10**9, 0):
-        known = Calibration([Toy(0, 2), Toy(1, 1)])
-        fitted, before = Fitted(known, state_memory=memory), known.calls
-        for mask in asked:
-            fitted.score(mask)
-        prefixes = {mask.computed[:place] for mask in asked for place in range(1, mask.budget + 1)}
-        assert known.calls - before == 3 * (len(prefixes) if memory else sum(mask.budget for mask in asked))
+def test_with_memory_every_prefix_is_computed_once(asked):
+    known = Calibration([Toy(0, 2), Toy(1, 1)])
+    fitted, before = FittedScorer(known, memory=10**9), known.calls
+    for mask in asked:
+        fitted.score(mask)
+    prefixes = {mask.computed[:place] for mask in asked for place in range(1, mask.budget + 1)}
+    assert known.calls - before == 3 * len(prefixes)
+
+
+@settings(max_examples=10)
+@given(mask=masks)
+def test_without_memory_a_mask_is_one_pass(mask):
+    """The stretches are fitted on the way, each from where the one before it ended."""
+    known = Calibration([Toy(0, 2), Toy(1, 1)])
+    before = known.calls
+    FittedScorer(known).score(mask)
+    assert known.calls - before == 3 * mask.budget
+    before = known.calls
+    FittedScorer(known).fit(mask)
+    assert known.calls - before == 3 * mask.budget
 
 
 @pytest.mark.parametrize(
@@ -177,13 +198,15 @@ def test_with_memory_every_prefix_is_computed_once_and_without_every_call_is_mad
 def test_every_search_works_with_fitted_reuse(plan, solver):
     """Where plain reuse is scored, fitted reuse can be; and for the same mask it is the better."""
     known = calibration(range(4), solver)
-    fitted = Fitted(known, state_memory=10**9)
-    found = drive(plan, lambda ask: fitted.score(ask.mask), steps=STEPS, budgets=[5])
+    fitted, plainly = FittedScorer(known, memory=10**9), PlainScorer(known, memory=10**9)
+    found, plain = (
+        drive(plan, lambda ask, scorer=scorer: scorer.score_many(ask.masks), steps=STEPS, budgets=[5])
+        for scorer in (fitted, plainly)
+    )
     (best,) = found.best(5)
     loss = found.scores[best].loss
     assert loss == min(step.loss for step in found.history if step.mask.budget == 5)
-    assert loss == known.loss(known.finals(best, fitted.weights(best)))
-    plain = drive(plan, lambda ask: known.score(ask.mask), steps=STEPS, budgets=[5])
+    assert found.scores[best].losses == losses(known, best, fitted.rows(best))
     assert loss < 0.5 * plain.scores[plain.best(5)[0]].loss
 
 
@@ -192,20 +215,51 @@ def test_every_search_works_with_fitted_reuse(plan, solver):
     [
         ({"outputs": 0}, "outputs, not 0"),
         ({"outputs": 17}, "16 outputs, not 17"),
-        ({"ridge": -1e-3}, "pulls nowhere"),
-        ({"ridge": math.nan}, "pulls nowhere"),
+        ({"ridge": -1e-3}, "finite and at least 0, got -0.001"),
+        ({"ridge": math.nan}, "finite and at least 0, got nan"),
+        ({"ridge": math.inf}, "finite and at least 0, got inf"),
         ({"target": "last"}, "no target 'last'"),
     ],
     ids=str,
 )
 def test_what_cannot_be_fitted_is_refused(options, says):
     with pytest.raises(SearchError, match=says):
-        Fitted(calibration(range(1)), **options)
+        FittedScorer(calibration(range(1)), **options)
 
 
 @pytest.mark.parametrize("steps", [STEPS - 1, STEPS + 1])
 def test_a_mask_of_another_length_is_refused(steps):
-    fitted = Fitted(calibration(range(1)))
-    for action in (fitted.score, fitted.weights):
+    fitted = FittedScorer(calibration(range(1)))
+    for action in (fitted.score, fitted.fit, lambda mask: next(fitted.score_many([mask]))):
         with pytest.raises(SearchError, match=f"the mask has {steps} steps, but the runs have {STEPS}"):
             action(Mask.full(steps))
+
+
+# The normal equations
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 1000))
+def test_errors_are_those_of_the_weighted_sum(outputs, samples, seed):
+    moves, missing = numbers(samples, outputs, 7, seed=seed), numbers(samples, 7, seed=seed + 1)
+    weights = numbers(outputs, seed=seed + 2)
+    right = (missing - (weights[:, None] * moves).sum(1)).square().mean(1)
+    torch.testing.assert_close(Equations.of(moves, missing).errors(weights.tolist()), right)
+
+
+def test_the_solution_is_that_of_least_squares():
+    moves, missing = numbers(3, 2, 9), numbers(3, 9, seed=1)
+    stacked = moves.transpose(1, 2).reshape(-1, 2)
+    right = torch.linalg.lstsq(stacked, missing.reshape(-1)).solution
+    assert Equations.of(moves, missing).solve(0.0, 0.0) == pytest.approx(right.tolist())
+
+
+def test_samples_join_in_their_order():
+    moves, missing = numbers(5, 2, 9), numbers(5, 9, seed=1)
+    whole = Equations.of(moves, missing)
+    parts = Equations.join([Equations.of(moves[:2], missing[:2]), Equations.of(moves[2:], missing[2:])])
+    for name in ("gram", "right", "square"):
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name))

@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 import pytest
 from comparisons import comparison, draw
 
-from budcache.report.page import headline, page, write
+from budcache.comparison import headline
+from budcache.report.page import page, write
 
 HOSTILE = "<script>alert('x')</script> \" & a cat"
 VOID = {"meta", "img", "input", "br", "link"}
@@ -73,6 +74,18 @@ def test_what_people_wrote_stays_text(shown):
     assert any(attributes.get("alt", "").startswith(HOSTILE) for attributes in read.all("img"))
 
 
+def test_all_that_comes_from_outside_stays_text(tmp_path):
+    """Names of policies, models, settings and errors are other people's, too."""
+    found = comparison(methods=("uniform", "policy:flux.json"))
+    entries = [entry.model_copy(update={"title": HOSTILE, "knob": HOSTILE}) for entry in found.entries[1:3]]
+    reason = found.left_out[0].model_copy(update={"title": HOSTILE, "reason": HOSTILE})
+    origin = found.origin.model_copy(update={"model": HOSTILE, "scheduler": HOSTILE, "versions": {HOSTILE: HOSTILE}})
+    changed = {"entries": (found.full, *entries, *found.entries[3:]), "left_out": (reason,), "origin": origin}
+    read = Reader(page(found.model_copy(update=changed), tmp_path))
+    assert not read.all("script")
+    assert "".join(read.text).count(HOSTILE) >= 10
+
+
 def test_everything_is_on_it(shown):
     found, text = shown
     read = Reader(text)
@@ -81,11 +94,12 @@ def test_everything_is_on_it(shown):
         assert entry.title in words
         for measure in found.measures:
             if summed := entry.summed(measure):
-                assert measure.written(summed.mean) in words
+                assert f"{measure.written(summed.mean)} ± {measure.written(summed.error)}" in words
                 assert f"{measure.written(summed.tail)} / {measure.written(summed.worst)}" in words
     assert "DiCache: its trunk is not known." in words
     assert "seeds 10000 to 10002" in words
     assert "1 thread, float32" in words
+    assert "over 2 full runs timed in between" in words
     assert "budcache.applied(pipe, 'budcache.ladder.json', budget=5)" in words
     assert "sample-calls spent" in words
 
@@ -109,6 +123,27 @@ def test_there_is_a_style_for_every_tab_of_a_long_comparison(tmp_path):
     text = page(found, tmp_path)
     for number in range(1, 11):
         assert f"input:nth-of-type({number}):checked ~ section:nth-of-type({number})" in text
+
+
+def test_a_budget_at_which_nobody_took_part_is_left_out(tmp_path):
+    found = comparison(budgets=(3, 5))
+    found = found.model_copy(update={"entries": tuple(entry for entry in found.entries if entry.budget != 5)})
+    read = Reader(page(found, tmp_path))
+    assert "3 calls" in read.text
+    assert "5 calls" not in read.text
+
+
+def test_noisy_timings_are_called_so(tmp_path):
+    found = comparison(methods=("uniform", "budcache"))
+    calm = "".join(Reader(page(found, tmp_path)).text)
+    wild = [
+        entry.model_copy(update={"seconds": (0.2, 0.9, 2.0)}) if entry.method == "budcache" else entry
+        for entry in found.entries
+    ]
+    noisy = "".join(Reader(page(found.model_copy(update={"entries": tuple(wild)}), tmp_path)).text)
+    assert "noisy" not in calm
+    assert "~ timings are noisy" in noisy
+    assert "~" in noisy.split("model calls, for every sample")[1][:20], "the tile says so, too"
 
 
 def test_missing_pictures_do_not_keep_it_from_being_written(tmp_path):
@@ -145,9 +180,31 @@ def test_the_headline_is_true_whoever_wins():
         ]
         return headline(found.model_copy(update={"entries": tuple(entries)}))
 
-    assert re.search(r"With 5 instead of 12 model calls budcache reaches PSNR \d\d\.\d dB", titled(0))
+    assert re.search(r"With 5 instead of 12 model calls budcache reaches PSNR \d\d\.\d ± \d\.\d dB, \d", titled(0))
     assert "better than the best of the others shown (uniform)" in titled(0)
     assert "worse than the best of the others shown (uniform)" in titled(-20)
+    assert "undecided" not in titled(0) + titled(-20)
+
+
+def test_a_lead_within_two_standard_errors_is_called_undecided(tmp_path):
+    def found(psnr):
+        kept = comparison(methods=("uniform", "budcache"))
+        values = {"uniform": (20.0, 24.0, 28.0), "budcache": psnr}
+        entries = [
+            entry.model_copy(update={"values": {"psnr": values[entry.method]}}) if entry.method in values else entry
+            for entry in kept.entries
+        ]
+        return kept.model_copy(update={"entries": tuple(entries)})
+
+    # Sample by sample it is one or two better, though single samples differ by eight.
+    ahead, unsure = found((21.0, 26.0, 29.0)), found((23.0, 23.0, 28.5))
+    assert re.search(r"PSNR 25\.3 ± 2\.3 dB, 1\.3 ± 0\.3 dB better than .* on 3 prompts\.$", headline(ahead))
+    assert headline(unsure).endswith("on 3 prompts: undecided, within two standard errors.")
+    said, doubted = ("".join(Reader(page(each, tmp_path)).text) for each in (ahead, unsure))
+    assert "budcache ahead by, PSNR" in said
+    assert "+1.33 ± 0.33" in said
+    assert "+0.83 ± 1.17undecided" in doubted
+    assert "undecided" not in said.split("All numbers")[1].split("How it was measured")[0]
 
 
 def test_the_headline_says_so_where_a_better_one_took_more_calls():
@@ -175,11 +232,10 @@ def test_it_says_on_how_many_prompts_each_was_made(tmp_path):
 def test_the_file_to_use_is_one_that_is_there(tmp_path):
     found = comparison()
     assert "budcache.applied" not in page(found, tmp_path)
-    assert "&#x27;mine.ladder.json&#x27;, budget=5" in page(found, tmp_path, ladder="mine.ladder.json")
     (tmp_path / "budcache.ladder.json").touch()
-    assert "&#x27;budcache.ladder.json&#x27;, budget=5" in page(found, tmp_path)
+    assert "&#39;budcache.ladder.json&#39;, budget=5" in page(found, tmp_path)
     brought = comparison(methods=("uniform", "policy:flux.json"))
-    assert "&#x27;flux.json&#x27;, budget=5" in page(brought, tmp_path)
+    assert "&#39;flux.json&#39;, budget=5" in page(brought, tmp_path)
 
 
 def test_without_ours_there_is_still_a_page(tmp_path):

@@ -9,7 +9,7 @@ runs.masks
 
 from __future__ import annotations
 
-from budcache.baselines.base import Baseline
+from budcache.baselines.base import Baseline, Branch, Here, Knob, Native, StaticBranch, relative_l1
 from budcache.baselines.cachedit import CacheDiT, CacheDiTPreset
 from budcache.baselines.dicache import DiCache
 from budcache.baselines.ertacache import ERTACache
@@ -22,7 +22,21 @@ from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
 from budcache.baselines.tuning import tune
 
-__all__ = ["BASELINES", "Baseline", "Record", "Runs", "caching", "record", "tune"]
+__all__ = [
+    "BASELINES",
+    "Baseline",
+    "Branch",
+    "Here",
+    "Knob",
+    "Native",
+    "Record",
+    "Runs",
+    "StaticBranch",
+    "caching",
+    "record",
+    "relative_l1",
+    "tune",
+]
 
 BASELINES: dict[str, type[Baseline]] = {
     method.name: method

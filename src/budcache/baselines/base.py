@@ -27,7 +27,7 @@ class Knob:
     Args:
         name: the field of the method that it is.
         most: the value at which every step is computed.
-        fewest: the value at which the fewest are.
+        fewest: the value at which the fewest are; larger than `most`, and above 0.
         whole: whether only whole numbers make sense.
     """
 

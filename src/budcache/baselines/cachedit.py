@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from budcache.baselines.base import Knob
-from budcache.baselines.installed import Installed, Watch, watched
+from budcache.baselines.installed import Installed
+from budcache.baselines.tally import Tally, watched
 from budcache.errors import PipelineError, SearchError
 from budcache.mask import Mask
-from budcache.pipeline.parts import bare, denoisers
+from budcache.pipeline.trunk import transformers
 
 if TYPE_CHECKING:
     from budcache.baselines.record import Record
@@ -48,12 +49,11 @@ class _CacheDiT(Installed):
         raise NotImplementedError
 
     @contextmanager
-    def installed(self, pipe: Any, steps: int, watch: Watch) -> Iterator[None]:
+    def installed(self, pipe: Any, steps: int, tally: Tally) -> Iterator[None]:
         """Switched on; what it leaves on the transformer when switched off is taken off, too."""
         cache_dit = _cache_dit()
-        transformers = [bare(module) for module in denoisers(pipe).values()]
         with ExitStack() as undo:
-            for transformer in transformers:
+            for transformer in transformers(pipe):
                 own: dict[str, Any] = {name: vars(transformer).get(name) for name in LEFT_BEHIND}
                 undo.callback(_clean, transformer, own)
             config = cache_dit.DBCacheConfig(
@@ -65,7 +65,7 @@ class _CacheDiT(Installed):
             )
             undo.callback(cache_dit.disable_cache, pipe)
             cache_dit.enable_cache(pipe, cache_config=config)
-            undo.enter_context(watched(pipe, watch))
+            undo.enter_context(watched(pipe, tally))
             yield
 
 

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from budcache.baselines.base import Baseline, Knob, pick
 from budcache.baselines.magcache import FLUX, MagCache
+from budcache.baselines.tally import Tally, watched
 from budcache.errors import PipelineError
 from budcache.mask import Mask
-from budcache.pipeline.parts import bare, denoisers
-from budcache.pipeline.residual import SPLITS
+from budcache.pipeline.trunk import transformers
 
 if TYPE_CHECKING:
     from budcache.baselines.record import Record
 
-__all__ = ["DiffusersFirstBlock", "DiffusersMagCache", "DiffusersTaylorSeer", "Installed", "Watch", "watched"]
-
-
-class Watch(Protocol):
-    """Who counts for a method that runs by itself."""
-
-    starts: list[Callable[[], None]]  # called at the start of every run
-
-    def saw_compute(self) -> None:
-        """The trunk was seen running in this step."""
+__all__ = ["DiffusersFirstBlock", "DiffusersMagCache", "DiffusersTaylorSeer", "Installed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +27,8 @@ class Installed(Baseline):
     """A method that another library carries out."""
 
     @abstractmethod
-    def installed(self, pipe: Any, steps: int, watch: Watch) -> AbstractContextManager[None]:
+    def installed(self, pipe: Any, steps: int, tally: Tally) -> AbstractContextManager[None]:
         """Switch it on for the length of a `with` block."""
-
-
-@contextmanager
-def watched(pipe: Any, watch: Watch) -> Iterator[None]:
-    """Tell `watch` whenever the last block of a trunk does its work: its attention makes queries."""
-    with ExitStack() as undo:
-        for transformer in map(bare, denoisers(pipe).values()):
-            lists = [getattr(transformer, name) for name in SPLITS[type(transformer).__name__].blocks]
-            last = [block for blocks in lists for block in blocks][-1]
-            queries = [module for name, module in last.named_modules() if name.split(".")[-1] in ("to_q", "to_qkv")]
-            if not queries:
-                raise PipelineError(f"{type(last).__name__} has no queries to watch, so its calls cannot be counted.")
-            undo.callback(queries[0].register_forward_pre_hook(lambda *_: watch.saw_compute()).remove)
-        yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +49,7 @@ class Diffusers(Installed):
         """The arguments of the settings."""
 
     @contextmanager
-    def installed(self, pipe: Any, steps: int, watch: Watch) -> Iterator[None]:
+    def installed(self, pipe: Any, steps: int, tally: Tally) -> Iterator[None]:
         """Switched on; state starts afresh with every run, also after one that was left midway."""
         import diffusers
 
@@ -84,8 +61,7 @@ class Diffusers(Installed):
                 "cannot run on it. Use a method of budcache's own, such as magcache."
             )
         with ExitStack() as undo:
-            for module in denoisers(pipe).values():
-                transformer: Any = bare(module)
+            for transformer in transformers(pipe):
                 if not hasattr(transformer, "enable_cache"):
                     raise PipelineError(
                         f"{type(transformer).__name__} has no enable_cache. Use a method of budcache's own."
@@ -94,8 +70,8 @@ class Diffusers(Installed):
                     raise PipelineError("a cache is on for this transformer already. Call its disable_cache() first.")
                 transformer.enable_cache(getattr(diffusers, self.config)(**self.settings(steps, transformer)))
                 undo.callback(transformer.disable_cache)
-                watch.starts.append(transformer._reset_stateful_cache)
-            undo.enter_context(watched(pipe, watch))
+                tally.at_start.append(transformer._reset_stateful_cache)
+            undo.enter_context(watched(pipe, tally))
             yield
 
 

@@ -106,16 +106,16 @@ def record(pipe: Any, steps: int, samples: Sequence[Sample], batch: int = 1) -> 
     """
     if not samples:
         raise SearchError("there are no samples to record. Pass at least one, such as {'prompt': 'a cat'}.")
-    listener = _Listener(steps=steps)
+    recorder = _Recorder(steps=steps)
+    branches = recorder.run.branches
     traces: list[Trace] = []
     with ExitStack() as undo:
         for module in denoisers(pipe).values():
-            undo.callback(module.register_forward_hook(listener.heard.hear).remove)
-        undo.enter_context(caching(pipe, listener, steps))
+            undo.callback(module.register_forward_hook(recorder.run.output_hook).remove)
+        undo.enter_context(caching(pipe, recorder, steps))
         for start in range(0, len(samples), batch):
-            listener.heard.branches.clear()
+            branches.clear()
             pipe(**call(samples[start : start + batch], steps))
-            branches = listener.heard.branches
             traces += [branches[number].trace(number, steps) for number in sorted(branches)]
             branches.clear()
     model = type(next(map(bare, denoisers(pipe).values()))).__name__
@@ -144,24 +144,24 @@ def _fresh(value: Any) -> Any:
 
 
 @dataclass
-class _Heard:
-    """What one run has said so far, by number of the call within a step."""
+class _RunSoFar:
+    """The branches of the run that is being recorded, by number of the call within a step."""
 
-    branches: dict[int, _Ear] = field(default_factory=dict)
-    newest: _Ear | None = None
+    branches: dict[int, _RecordingBranch] = field(default_factory=dict)
+    newest: _RecordingBranch | None = None
 
-    def hear(self, module: Any, args: Any, out: Any) -> None:
-        """The transformer's own output, after its head."""
+    def output_hook(self, module: Any, args: Any, out: Any) -> None:
+        """Hand the transformer's own output, after its head, to the branch that was called last."""
         if self.newest is not None:
             sample = out[0] if isinstance(out, tuple) else out.sample
-            self.newest.said(torch.stack(list(sample)) if isinstance(sample, list) else sample)
+            self.newest.output(torch.stack(list(sample)) if isinstance(sample, list) else sample)
 
 
-class _Ear(Branch):
-    """Listens to one branch; computes everything."""
+class _RecordingBranch(Branch):
+    """Computes everything and records what goes through."""
 
-    def __init__(self, heard: _Heard) -> None:
-        self.heard = heard
+    def __init__(self, run: _RunSoFar) -> None:
+        self.run = run
         self.step = 0
         self.signals: dict[int, float] = {}
         self.outputs: dict[int, float] = {}
@@ -176,16 +176,16 @@ class _Ear(Branch):
         return True
 
     def follow(self, here: Here, compute: bool) -> None:
-        """Listen at the entrance."""
-        self.step, self.heard.newest = here.step, self
+        """Record what enters the trunk."""
+        self.step, self.run.newest = here.step, self
         self.signals[here.step] = self._changed("signal", signal(here))
 
-    def said(self, out: Tensor) -> None:
-        """Listen at the head."""
+    def output(self, out: Tensor) -> None:
+        """Record what leaves the head."""
         self.outputs[self.step] = self._changed("output", out)
 
     def computed(self, here: Here, residual: Tensor) -> None:
-        """Listen at the trunk's exit."""
+        """Record what leaves the trunk."""
         norms = residual.float().norm(dim=-1)
         old = self.before.get("norms")
         fits = old is not None and old.shape == norms.shape
@@ -240,18 +240,18 @@ def _series(steps: int, values: dict[int, float]) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Listener(Native):
-    """The method that computes everything and listens."""
+class _Recorder(Native):
+    """The method that computes everything and records it."""
 
     name: ClassVar[str] = "record"
     knob: ClassVar[Knob] = Knob("steps")
-    heard: _Heard = field(default_factory=_Heard)
+    run: _RunSoFar = field(default_factory=_RunSoFar)
 
     @classmethod
-    def calibrated(cls, record: Record) -> _Listener:
+    def calibrated(cls, record: Record) -> _Recorder:
         """Needs no calibration."""
         return cls(steps=record.steps)
 
     def branch(self, steps: int, number: int) -> Branch:
-        """One ear for each call of a step, whichever of a pipeline's experts it goes to."""
-        return self.heard.branches.setdefault(number, _Ear(self.heard))
+        """One for each call of a step, whichever of a pipeline's experts it goes to."""
+        return self.run.branches.setdefault(number, _RecordingBranch(self.run))

@@ -94,13 +94,15 @@ def _scan(calls: Callable[[float], float], budget: int, method: Baseline, near: 
 
 
 def _bisect(calls: Callable[[float], float], budget: int, method: Baseline, near: float) -> float:
-    low, high = math.log(LOWEST), math.log(method.knob.fewest)
-    best, nearest = method.knob.fewest, (math.inf, True)
+    knob = method.knob
+    low, high = (knob.most, knob.fewest) if knob.whole else (math.log(LOWEST), math.log(knob.fewest))
+    best, nearest = knob.fewest, (math.inf, True)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        made = calls(math.exp(middle))
+        value = float(round(middle)) if knob.whole else math.exp(middle)
+        made = calls(value)
         if _nearness(made, budget) < nearest:
-            best, nearest = math.exp(middle), _nearness(made, budget)
+            best, nearest = value, _nearness(made, budget)
         if abs(made - budget) <= near:
             break
         low, high = (middle, high) if made > budget else (low, middle)

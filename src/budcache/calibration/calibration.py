@@ -100,8 +100,13 @@ class Calibration:
         parts: list[float] = []
         for number, (run, x) in enumerate(zip(self.runs, finals, strict=True)):
             here = x.to(run.noise.device)
-            found = torch.as_tensor(self.objective(here, self.teacher(number), run), dtype=torch.float64)
-            parts += found.cpu().reshape(-1).expand(len(run.noise)).tolist()
+            found = torch.as_tensor(self.objective(here, self.teacher(number), run), dtype=torch.float64).cpu()
+            if found.numel() not in (1, len(run.noise)):
+                raise SearchError(
+                    f"the objective returned {found.numel()} numbers for a run of {len(run.noise)}. "
+                    "Return one number, or one for each sample."
+                )
+            parts += found.reshape(-1).expand(len(run.noise)).tolist()
         return tuple(parts)
 
     def checked_losses(self, mask: Mask, finals: Sequence[Tensor]) -> tuple[float, ...]:

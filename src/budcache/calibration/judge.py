@@ -64,8 +64,10 @@ class Judge:
             found = geometric_mean(self.losses(policy))
             return found if math.isfinite(found) else math.inf
 
-        different = {_moving_parts(policy): policy for policy in reversed(list(policies))}
-        return min(reversed(different.values()), key=loss)
+        different: dict[Moving, Policy] = {}
+        for policy in policies:
+            different.setdefault(_moving_parts(policy), policy)
+        return min(different.values(), key=loss)
 
     def quality(self, policy: Policy, *, used_to_choose: bool) -> Quality:
         """How near a policy comes to the full run on these samples."""

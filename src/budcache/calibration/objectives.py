@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import pickle
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from budcache.calibration.fingerprint import Unnameable, fingerprint
 from budcache.errors import SearchError
 from budcache.numerics.model import Model
 from budcache.numerics.solvers import Solver
@@ -69,50 +67,15 @@ def objective(given: ObjectiveLike) -> Objective:
 def name_of(given: ObjectiveLike) -> str:
     """A name under which a ledger keeps an objective's scores: the same for the same computation, in every process.
 
-    Functions are told apart by their code, their defaults and what they close over; objects by their class and state.
+    Functions are told apart by their code and all that it refers to, objects by their class and state.
     """
     if isinstance(given, str):
         return given
-    if isinstance(given, functools.partial):
-        parts = [name_of(given.func), _digest((given.args, sorted(given.keywords.items())))]
-        return f"partial of {' '.join(parts)}"
-    code = getattr(given, "__code__", None)
-    if code is None:
-        return f"{type(given).__qualname__} {_digest(getattr(given, '__dict__', {}))}"
-    cells = [cell.cell_contents for cell in given.__closure__ or ()]
-    around = (given.__defaults__, given.__kwdefaults__, cells, getattr(given, "__self__", None))
-    return f"{given.__name__} {_digest((_code(code), around))}"
-
-
-def _code(code: Any) -> Any:
-    """What a function does, without where it was written."""
-    constants = [_code(each) if hasattr(each, "co_code") else each for each in code.co_consts]
-    return code.co_code, code.co_names, constants
-
-
-def _digest(value: Any) -> str:
+    name = getattr(given, "__name__", None) or type(given).__name__
     try:
-        content = pickle.dumps(_plain(value))
-    except (pickle.PicklingError, TypeError, AttributeError):
+        return f"{name} {fingerprint(given)}"
+    except Unnameable as error:
         raise SearchError(
-            "the objective holds something that has no lasting name, so a ledger cannot tell its scores from those of "
-            "another one. Make it a class with plain numbers in it, or search without a ledger."
+            f"the objective {name} holds {error}, which has no lasting name, so a ledger cannot tell its scores from "
+            "those of another objective. Make it of plain numbers and functions, or search without a ledger."
         ) from None
-    return hashlib.sha256(content).hexdigest()[:8]
-
-
-def _plain(value: Any) -> Any:
-    """A value whose pickle depends on its content only: functions by name, tensors by their numbers."""
-    if isinstance(value, dict):
-        return [(str(key), _plain(part)) for key, part in sorted(value.items(), key=lambda pair: str(pair[0]))]
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
-    if isinstance(value, Tensor):
-        return str(value.dtype), list(value.shape), value.detach().cpu().flatten().tolist()
-    if callable(value) and not isinstance(value, type):
-        return name_of(value)
-    if hasattr(value, "__dict__") and not isinstance(value, type):
-        return type(value).__qualname__, _plain(vars(value))
-    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from budcache.errors import BudcacheError, PipelineError, SearchError
+from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
 from budcache.samples.prompts import read_prompts
 
 app = typer.Typer(
@@ -30,14 +30,22 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a function a command; an interrupt ends it with a sentence."""
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(**options: Any) -> None:
+        _check_finite(options)
         try:
-            function(*args, **kwargs)
+            function(**options)
         except KeyboardInterrupt:
             tell("stopped. What was finished is kept; the same command goes on from there.")
             raise typer.Exit(130) from None
 
     return app.command()(run)
+
+
+def _check_finite(options: dict[str, Any]) -> None:
+    """Refuse `nan` and `inf`, which are numbers to Python but settings to nobody, in every option of every command."""
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SearchError(f"--{name.replace('_', '-')} is {value}. Give a finite number.")
 
 
 def tell(text: str) -> None:
@@ -97,7 +105,9 @@ def _quiet() -> None:
 
 def settings_for(pipe: Any, **wanted: Any) -> dict[str, Any]:
     """The given settings, refused where the pipeline has no such argument."""
-    known = inspect.signature(type(pipe).__call__).parameters
+    from budcache.pipeline.arguments import arguments
+
+    known = arguments(pipe)
     given = {name: value for name, value in wanted.items() if value is not None}
     for name in given:
         if name not in known:
@@ -119,16 +129,16 @@ def pipeline_refusals(pipe: Any) -> Iterator[None]:
 def check_writable(path: Path) -> None:
     """Fail before the work, not after it."""
     if path.is_dir():
-        raise PipelineError(f"{path} is a folder. Name a file in it with --out.")
+        raise FileError(f"{path} is a folder. Name a file in it with --out.")
     if path.exists() and not path.is_file():
-        raise PipelineError(f"{path} is a device, not a file. Choose another --out.")
+        raise FileError(f"{path} is a device, not a file. Choose another --out.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe = path.parent / f".{path.name}.probe"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise PipelineError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from None
+        raise FileError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from None
 
 
 def say(text: str, console: Console = out) -> None:
@@ -178,7 +188,7 @@ def draw(path: Path, *panels: Callable[[Any], None]) -> None:
     try:
         plots.save(path, *panels)
     except OSError as error:
-        raise PipelineError(f"{path} cannot be drawn: {error.strerror or error}. Choose another place.") from None
+        raise FileError(f"{path} cannot be drawn: {error.strerror or error}. Choose another place.") from None
     except ValueError as error:
         raise PipelineError(f"{path} cannot be drawn: {first_line(error)}. Choose a name that ends in .png.") from None
     say(f"drawn to {path}", err)

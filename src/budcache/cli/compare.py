@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from budcache.cli.bar import Bar
 from budcache.cli.common import (
     CALIBRATION_PROMPTS,
     Device,
@@ -17,31 +17,29 @@ from budcache.cli.common import (
     Guidance,
     Height,
     Json,
-    ModelArgument,
     Negative,
     Numbers,
     Width,
     check_writable,
     command,
-    err,
-    first_line,
     first_prompts,
     open_pipeline,
     out,
+    pipeline_refusals,
     say,
     settings_for,
     tell,
 )
 from budcache.cli.search import parse_budgets
-from budcache.errors import PipelineError, SearchError
+from budcache.errors import SearchError
+from budcache.events import EntryDone, Event
 from budcache.jobs.config import check_budgets
 from budcache.policy import Ladder
 from budcache.samples.prompts import read_prompts
 from budcache.wording import several
 
 if TYPE_CHECKING:
-    from budcache.comparison import Comparison, Entry
-    from budcache.comparison import Progress as Step
+    from budcache.comparison import Comparison
 
 EVALUATION_PROMPTS = 16
 EMBEDDED_BATCH = 8  # the embedded models are small
@@ -49,8 +47,13 @@ EMBEDDED_BATCH = 8  # the embedded models are small
 
 @command
 def compare(
-    model: ModelArgument,
-    budgets: Annotated[str, typer.Option("--budgets", "--budget", "-b", help="Model calls: 8, or 5,6,8, or 4-12.")],
+    model: Annotated[
+        str | None,
+        typer.Argument(help="An embedded name (tiny-flux), a local folder, or a hub id.", show_default=False),
+    ] = None,
+    budgets: Annotated[
+        str | None, typer.Option("--budgets", "--budget", "-b", help="Model calls: 8, or 5,6,8, or 4-12.")
+    ] = None,
     methods: Annotated[str | None, typer.Option(help="Names, by commas; default: all but the slow `authors`.")] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="What to measure on: text, JSONL (prompt), CSV (caption).")
@@ -75,14 +78,21 @@ def compare(
     negative: Negative = None,
     device: Device = None,
     dtype: Numbers = None,
+    show_only: Annotated[
+        bool, typer.Option("--show-only", help="Only show what is in --out, finished or not; needs no model.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on."""
     from budcache import models
-    from budcache.comparison import compare as run
-    from budcache.comparison import write_csv
-    from budcache.report import page
+    from budcache.comparison import show
+    from budcache.jobs.compare import compare as run
 
+    if show_only:
+        _tell(show(folder), folder, as_json)
+        return
+    if model is None or budgets is None:
+        raise SearchError("compare needs a model and --budgets. Name them, or show a folder with --show-only --out.")
     wanted = parse_budgets(budgets)
     check_budgets(tuple(wanted), steps)
     embedded = model in models.EMBEDDED
@@ -95,110 +105,77 @@ def compare(
         learned_on = _prompts(model, calibration, "calibration", CALIBRATION_PROMPTS if calibration is None else None)
     if not measured_on:
         raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
-    target = folder / "comparison.json"
-    check_writable(target)
+    check_writable(folder / "comparison.json")
     pipe = open_pipeline(model, device, dtype)
     pipe.set_progress_bar_config(disable=True)
     settings = settings_for(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
     begin = time.perf_counter()
-    with Bar(disable=as_json or not err.is_terminal) as bar:
-        try:
-            found = run(
-                pipe,
-                steps=steps,
-                budgets=wanted,
-                prompts=measured_on,
-                calibration=learned_on,
-                folder=folder,
-                methods=names,
-                metrics=_names(metrics, "--metrics"),
-                policies=ladders,
-                seed=seed,
-                batch=batch or (EMBEDDED_BATCH if embedded else 1),
-                watch=bar.advance,
-                **settings,
-            )
-        except (ValueError, TypeError, RuntimeError) as error:  # the pipeline's own refusals
-            raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
-    found.save(target)
-    write_csv(found, folder / "comparison.csv")
-    shown = page.write(found, folder, folder / "comparison.html")
-    if as_json:
-        print(json.dumps({"out": str(folder), "page": str(shown), **_summary(found)}))
-        return
-    _tell(found)
-    bar.tell()
-    say(f"\n{page.headline(found)}")
-    say(f"{shown}  {time.perf_counter() - begin:.0f} s; numbers in {target} and {target.with_suffix('.csv')}")
+    with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
+        watch = KeptRows(bar)
+        found = run(
+            pipe,
+            steps=steps,
+            budgets=wanted,
+            prompts=measured_on,
+            calibration=learned_on,
+            folder=folder,
+            methods=names,
+            metrics=_names(metrics, "--metrics"),
+            policies=ladders,
+            seed=seed,
+            batch=batch or (EMBEDDED_BATCH if embedded else 1),
+            call=settings,
+            watch=watch,
+            progress=False,
+        )
+    _tell(found, folder, as_json, watch.note)
+    if not as_json:
+        say(f"{time.perf_counter() - begin:.0f} s in all")
 
 
-class Bar:
-    """A live bar: what is being done, and how much of all drawing."""
+class KeptRows:
+    """Watches a comparison together with its bar, and counts the rows that an earlier run had finished."""
 
-    def __init__(self, disable: bool) -> None:
-        self.kept = 0  # rows that an earlier run had finished
-        columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
-        self.progress = Progress(
-            *columns, TextColumn("{task.description}"), console=err, transient=True, disable=disable
+    def __init__(self, bar: Bar) -> None:
+        self.bar, self.count = bar, 0
+
+    def __call__(self, event: Event) -> None:
+        """Look at one event, and pass it on."""
+        self.count += isinstance(event, EntryDone) and event.kept
+        self.bar(event)
+
+    @property
+    def note(self) -> str:
+        """What was not measured now."""
+        if not self.count:
+            return ""
+        return (
+            f"{several(self.count, 'row')} kept from an earlier run, whose seconds may not compare with these. "
+            "Speed-ups do: each was measured beside full runs."
         )
 
-    def __enter__(self) -> Bar:
-        self.progress.start()
-        self.task = self.progress.add_task("loading", total=0)
-        return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.progress.stop()
+def _tell(found: Comparison, folder: Path, as_json: bool, note: str = "") -> None:
+    """The table, what was left out, the outcome in one sentence, and where everything is."""
+    from budcache.comparison import headline
+    from budcache.comparison.table import rows, text
 
-    def advance(self, step: Step) -> None:
-        """Show how far it is."""
-        self.kept += step.text.endswith(": kept")
-        self.progress.update(self.task, description=step.text, completed=step.done, total=step.total)
-
-    def tell(self) -> None:
-        """Say what was not measured now."""
-        if self.kept:
-            say(
-                f"{several(self.kept, 'row')} kept from an earlier run, whose seconds may not compare with these. "
-                "Speed-ups do: each was measured beside a full run."
-            )
-
-
-def _tell(found: Comparison) -> None:
-    from budcache.comparison import text
-
+    page = folder / "comparison.html"
+    if as_json:
+        entries = [{name: value for name, value in row.items() if value is not None} for row in rows(found)]
+        left_out = [absent.model_dump(mode="json") for absent in found.left_out]
+        print(json.dumps({"out": str(folder), "page": str(page), "entries": entries, "left_out": left_out}))
+        return
     out.print(text(found))
     for absent in found.left_out:
         budgets = "" if absent.budgets == found.budgets else f" at {', '.join(map(str, absent.budgets))} calls"
         say(f"left out: {absent.title}{budgets}: {absent.reason}")
-
-
-def _summary(found: Comparison) -> dict[str, Any]:
-    """The table for machines; single samples are in the file."""
-    entries = [
-        {
-            "method": entry.method,
-            "budget": entry.budget,
-            "calls": entry.mean_calls,
-            "seconds": entry.latency,
-            "speedup": entry.speedup,
-            **_values(found, entry),
-        }
-        for entry in found.entries
-    ]
-    return {"entries": entries, "left_out": [absent.model_dump(mode="json") for absent in found.left_out]}
-
-
-def _values(found: Comparison, entry: Entry) -> dict[str, float]:
-    """Mean, bad tail and worst of every metric: psnr, psnr_p5, psnr_worst; lpips, lpips_p95, lpips_worst."""
-    values: dict[str, float] = {}
-    for measure in found.measures:
-        if summed := entry.summed(measure):
-            names = measure.name, f"{measure.name}_{measure.tail_name}", f"{measure.name}_worst"
-            values |= dict(zip(names, summed, strict=True))
-    return values
+    if note:
+        say(note)
+    say(f"\n{headline(found)}")
+    say(f"{page}; numbers in {folder / 'comparison.json'} and {folder / 'comparison.csv'}")
 
 
 def _names(text: str, option: str) -> list[str]:

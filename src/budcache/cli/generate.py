@@ -22,8 +22,8 @@ from budcache.cli.common import (
     check_writable,
     command,
     err,
-    first_line,
     open_pipeline,
+    pipeline_refusals,
     say,
     settings_for,
 )
@@ -37,7 +37,9 @@ def generate(
     prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
     policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
-    out_path: Annotated[Path, typer.Option("--out", "-o", help="A file, or a folder for several.")] = Path("out.png"),
+    out_path: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file, or a folder for several; default: out.png or out.mp4.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the full run; default: the model's.")] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Seed of the first sample; the next ones count up.")
@@ -76,9 +78,10 @@ def generate(
         strength=strength,
     )
     jobs = [(text, seed + i) for text in prompt for i in range(count)]
-    paths = _paths(out_path, len(jobs))
+    video = _makes_video(pipe)
+    paths = _paths(out_path or Path("out").with_suffix(media.ending(video)), len(jobs))
     for path in paths:  # before the work, not after it
-        media.check_format(path)
+        media.check_format(path, video)
         check_writable(path)
     written: list[dict[str, Any]] = []
     for (text, number), path in zip(jobs, paths, strict=True):
@@ -107,6 +110,13 @@ def _choose(path: Path | None, budget: int | None) -> Policy | None:
     return choose(path, budget)
 
 
+def _makes_video(pipe: Any) -> bool:
+    """Known before it has run: pipelines that make videos let one choose the number of frames."""
+    from budcache.pipeline.arguments import arguments
+
+    return not {"num_frames", "frames", "video_length"}.isdisjoint(arguments(pipe))
+
+
 def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:
     """One sample, and the number of model calls that it took."""
     import torch
@@ -114,14 +124,12 @@ def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> 
     from budcache.pipeline import applied
 
     call |= {"generator": torch.Generator("cpu").manual_seed(seed)}
-    try:
+    with pipeline_refusals(pipe):
         if policy is None:
             return pipe(**call), int(getattr(pipe, "num_timesteps", 0))
         with applied(pipe, policy) as handle:
             output = pipe(**call)
         return output, handle.stats().last_run_calls
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
 
 
 def _paths(target: Path, count: int) -> list[Path]:

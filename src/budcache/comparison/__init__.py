@@ -1,12 +1,28 @@
-"""Comparing methods on one pipeline, at the same number of model calls.
+"""Comparing methods on one pipeline, at the same number of model calls, in three stages: draw, measure, show.
 
-comparison = compare(pipe, steps=28, budgets=[5, 8], prompts=[...], calibration=[...], folder="out/comparison")
+    comparison = budcache.compare(pipe, steps=28, budgets=[5, 8], prompts=[...], calibration=[...], folder="compared")
+
+Every stage goes on from what the folder holds. `measure` and `show` need no pipeline.
 """
 
 from __future__ import annotations
 
-from budcache.comparison.engine import Progress, compact, compare
+from budcache.comparison.measuring import measure
 from budcache.comparison.result import Comparison, Entry, LeftOut, Measure
+from budcache.comparison.showing import show
 from budcache.comparison.table import text, write_csv
+from budcache.comparison.verdict import Lead, headline, lead
 
-__all__ = ["Comparison", "Entry", "LeftOut", "Measure", "Progress", "compact", "compare", "text", "write_csv"]
+__all__ = [
+    "Comparison",
+    "Entry",
+    "Lead",
+    "LeftOut",
+    "Measure",
+    "headline",
+    "lead",
+    "measure",
+    "show",
+    "text",
+    "write_csv",
+]

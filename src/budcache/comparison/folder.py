@@ -1,120 +1,252 @@
-"""The folder of a comparison: every finished method written down at once, so that a killed comparison goes on.
+"""The folder of a comparison: all that is finished is written down at once, so that a killed comparison goes on.
 
-`comparison.jsonl` has a line a finished entry; its first line says of what comparison. Pictures lie beside it as PNG,
-the full run's also as numbers, to measure against.
+`drawn.jsonl` has a line for each method at a budget that was drawn, or left out and why; `measured.jsonl` a line for
+each metric of such an entry. So a new metric draws nothing, and a new method or budget measures only what is new.
+Samples lie in `samples/` as numbers, which metrics are computed from, and in `pictures/` for people.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from budcache.comparison.result import VERSION, Entry
-from budcache.errors import PipelineError, PolicyError, SearchError
+from budcache.comparison.result import VERSION, Conditions, Entry, LeftOut
+from budcache.errors import FileError, PolicyError
 from budcache.metrics.base import Frame
 from budcache.storage import media
 from budcache.storage.journal import Journal
+from budcache.wording import quote
 
-__all__ = ["Folder", "FolderError", "picture", "rounded"]
+__all__ = ["Drawn", "Folder", "Kept", "picture"]
+
+DRAWN, MEASURED, OLD = "drawn.jsonl", "measured.jsonl", "comparison.jsonl"
+Key = tuple[str, int]  # a method and a budget
 
 
-class FolderError(SearchError):
-    """A folder that cannot be used: the end of the comparison, not of one method."""
+@dataclass(frozen=True)
+class Drawn:
+    """An entry whose samples are in the folder."""
+
+    entry: Entry  # without values
+    made_of: str  # a fingerprint of the policy, where one was given
+    line: int  # of the journal: it tells this drawing from another one of the same method and budget
 
 
-class Folder:
-    """Where a comparison is kept while it grows; one process at a time writes to it.
+class Kept:
+    """What a comparison's folder holds.
+
+    Attributes:
+        conditions: on what is compared; None if nothing has begun.
+        methods: what the last comparison in this folder was asked for, in order.
+        metrics: likewise.
+        drawn: by method and budget.
+        left_out: likewise, with the reason.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.conditions: Conditions | None = None
+        self.methods, self.metrics = tuple[str, ...](), tuple[str, ...]()
+        self.drawn: dict[Key, Drawn] = {}
+        self.left_out: dict[Key, LeftOut] = {}
+        self._values: dict[tuple[int, str], tuple[float, ...]] = {}  # by line of the drawing, and metric
+        self._lines = 0
+        _check_format(self.path)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Kept:
+        """What is there now, also while a comparison is running."""
+        kept = cls(path)
+        kept._take(DRAWN, _lines(kept.path / DRAWN)[1:])
+        if (kept.path / MEASURED).exists():
+            kept._take(MEASURED, _lines(kept.path / MEASURED)[1:])
+        return kept
+
+    def values(self, drawn: Drawn) -> dict[str, tuple[float, ...]]:
+        """What was measured on an entry, by metric."""
+        return {metric: row for (line, metric), row in self._values.items() if line == drawn.line}
+
+    def _take(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        for line in lines:
+            try:
+                (self._take_drawn if name == DRAWN else self._take_measured)(line)
+            except (ValueError, TypeError, KeyError, PolicyError):
+                raise FileError(
+                    f"{self.path / name} has a line that cannot be used: {quote(line)}. Remove the line or the folder."
+                ) from None
+
+    def _take_drawn(self, line: Mapping[str, Any]) -> None:
+        self._lines += 1
+        if "conditions" in line:
+            self.conditions = Conditions.model_validate(line["conditions"])
+            self.methods, self.metrics = tuple(line["methods"]), tuple(line["metrics"])
+        elif "left out" in line:
+            out = LeftOut.model_validate(line["left out"])
+            for budget in out.budgets:
+                self.left_out[out.method, budget] = out
+                self.drawn.pop((out.method, budget), None)
+        elif "removed" in line:
+            self.drawn.pop(tuple(line["removed"]), None)
+        else:
+            entry = Entry.model_validate(line["entry"])
+            self.drawn[entry.method, entry.budget] = Drawn(entry, str(line["made of"]), self._lines)
+            self.left_out.pop((entry.method, entry.budget), None)
+
+    def _take_measured(self, line: Mapping[str, Any]) -> None:
+        self._values[int(line["line"]), str(line["metric"])] = tuple(map(float, line["values"]))
+
+
+class Folder(Kept):
+    """A comparison's folder while it grows; one process at a time writes to it.
 
     Args:
         path: the folder; made if it is not there.
-        identity: what determines the results: model, prompts, steps, seeds. A folder of another comparison is refused.
+        identity: what determines the pictures: model, samples, steps, seeds. A folder of another comparison is refused.
     """
 
     def __init__(self, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> None:
-        self.path = Path(path)
-        self._journal = Journal(
-            self.path / "comparison.jsonl",
-            {"format": VERSION, **identity},
-            kind="record",
-            of="comparison",
-            option="out",
-            error=FolderError,
-        )
-        self._known: dict[tuple[str, int], tuple[str, Entry]] = {}
-        for line in self._journal.entries:
-            try:
-                entry = Entry.model_validate(line["entry"])
-                self._known[entry.method, entry.budget] = str(line["made of"]), entry
-            except (ValueError, TypeError, KeyError, PolicyError):
-                raise self._journal.spoilt(line) from None
+        super().__init__(path)
+        work = {"format": VERSION, **identity}
+        with ExitStack() as undo:
+            self._drawn, self._measured = (
+                undo.enter_context(closing(Journal(self.path / name, work, kind="record", of="comparison")))
+                for name in (DRAWN, MEASURED)
+            )
+            self._take(DRAWN, self._drawn.entries)
+            self._take(MEASURED, self._measured.entries)
+            self._close = undo.pop_all().close
+
+    @classmethod
+    def reopened(cls, path: str | os.PathLike[str]) -> Folder:
+        """The folder of a comparison that has begun, to measure more in it."""
+        _check_format(Path(path))
+        header = _lines(Path(path) / DRAWN)[0]["comparison"]
+        return cls(path, {name: value for name, value in header.items() if name != "format"})
 
     def __enter__(self) -> Folder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._journal.close()
+        self._close()
 
-    def get(self, method: str, budget: int, made_of: str) -> Entry | None:
+    # Drawing
+
+    def begin(self, conditions: Conditions, methods: Sequence[str], metrics: Sequence[str]) -> None:
+        """Write down what is asked for now, where that is news."""
+        if (conditions, tuple(methods), tuple(metrics)) != (self.conditions, self.methods, self.metrics):
+            facts = conditions.model_dump(mode="json", exclude_none=True)
+            self._note_drawn({"conditions": facts, "methods": list(methods), "metrics": list(metrics)})
+
+    def find(self, method: str, budget: int, made_of: str) -> Drawn | None:
         """A finished entry, if it was made of the same thing."""
-        known, entry = self._known.get((method, budget), ("", None))
-        return entry if known == made_of else None
+        found = self.drawn.get((method, budget))
+        return found if found is not None and found.made_of == made_of else None
+
+    def remove(self, method: str, budget: int) -> None:
+        """Forget an entry before its samples are drawn over."""
+        if (method, budget) in self.drawn:
+            self._note_drawn({"removed": [method, budget]})
 
     def add(self, entry: Entry, made_of: str) -> None:
         """Write a finished entry down."""
-        self._journal.write({"made of": made_of, "entry": entry.model_dump(mode="json", exclude_none=True)})
-        self._known[entry.method, entry.budget] = made_of, entry
+        self._note_drawn({"made of": made_of, "entry": entry.model_dump(mode="json", exclude_none=True)})
 
-    def keep(self, entry: tuple[str, int], number: int, sample: Frame) -> None:
-        """Write a picture, or the frames of a video and the one in its middle."""
-        levels = (np.asarray(sample, np.float32).clip(0, 1) * 255).round().astype(np.uint8)
-        frames = [Image.fromarray(frame) for frame in (levels[None] if levels.ndim == 3 else levels)]
-        target = picture(self.path, *entry, number)
-        try:
-            media.save(frames[len(frames) // 2], target)
-            if levels.ndim == 4:
-                media.save(frames, target.with_suffix(".gif"))
-        except PipelineError as error:
-            raise FolderError(str(error)) from None
+    def leave_out(self, method: str, title: str, budget: int, reason: str) -> None:
+        """Write down that a method could not take part, and why."""
+        out = LeftOut(method=method, title=title, budgets=(budget,), reason=reason)
+        if self.left_out.get((method, budget)) != out:
+            self._note_drawn({"left out": out.model_dump(mode="json")})
 
-    def keep_reference(self, number: int, sample: Frame) -> None:
-        """Keep the full run's picture as numbers; half precision is a hundred times finer than a picture's levels."""
-        target = self._reference(number)
+    def _note_drawn(self, line: dict[str, Any]) -> None:
+        self._drawn.write(line)
+        self._take_drawn(line)
+
+    # Samples
+
+    def keep(self, method: str, budget: int, number: int, sample: Frame) -> None:
+        """Write a sample: its numbers, a picture, and of a video the middle frame and all of them.
+
+        Half precision is a hundred times finer than a picture's levels.
+        """
+        target, shown = self._sample(method, budget, number), picture(self.path, method, budget, number)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            np.save(target, rounded(sample))
+            np.save(target, np.asarray(sample, np.float16))
+            frames = [media.to_picture(frame) for frame in (sample[None] if sample.ndim == 3 else sample)]
+            media.save(frames[len(frames) // 2], shown)
+            if sample.ndim == 4:
+                media.save(frames, shown.with_suffix(".gif"))
+        except FileError:
+            raise
         except OSError as error:
-            raise self._trouble(error) from None
-
-    def reference(self, number: int) -> Frame:
-        """The full run's picture, from values 0 to 1."""
-        try:
-            return np.asarray(np.load(self._reference(number), allow_pickle=False), np.float32)
-        except (OSError, ValueError):
-            raise FolderError(
-                f"{self._reference(number)} is missing or damaged. Remove {self._journal.path} to start afresh."
+            raise FileError(
+                f"{target} cannot be written: {error.strerror or error}. What was finished is kept; make room and "
+                "compare again, or choose another place."
             ) from None
 
-    def _reference(self, number: int) -> Path:
-        return self.path / "pictures" / "full" / f"{number:03d}.npy"
+    def sample(self, method: str, budget: int, number: int) -> Frame:
+        """A sample as it was kept, with values from 0 to 1."""
+        source = self._sample(method, budget, number)
+        try:
+            return np.asarray(np.load(source, allow_pickle=False), np.float32)
+        except (OSError, ValueError):
+            raise FileError(
+                f"{source} is missing or damaged, so nothing more can be measured on it. Compare in another place, or "
+                "leave the new metrics out."
+            ) from None
 
-    def _trouble(self, error: OSError) -> FolderError:
-        return FolderError(
-            f"the folder {self.path} cannot be used: {error.strerror or error}. What was finished is kept; "
-            "choose another --out, or make room and run the same command again."
+    def _sample(self, method: str, budget: int, number: int) -> Path:
+        return _place(self.path / "samples", method, budget) / f"{number:03d}.npy"
+
+    # Measuring
+
+    def note(self, drawn: Drawn, metric: str, values: Iterable[float]) -> None:
+        """Write down what a metric measured on an entry."""
+        entry = drawn.entry
+        line = {"line": drawn.line, "method": entry.method, "budget": entry.budget, "metric": metric}
+        line |= {"values": list(values)}
+        self._measured.write(line)
+        self._take_measured(line)
+
+
+def _check_format(path: Path) -> None:
+    if (path / OLD).exists():
+        raise FileError(
+            f"{path} holds a comparison of format 1, which kept no samples to measure again; this budcache writes "
+            f"format {VERSION}. Choose another place, or remove that folder."
         )
 
 
 def picture(folder: Path, method: str, budget: int, number: int) -> Path:
-    """Where a method's picture of a prompt lies in a comparison's folder."""
+    """Where a method's picture of a sample lies in a comparison's folder."""
+    return _place(folder / "pictures", method, budget) / f"{number:03d}.png"
+
+
+def _place(folder: Path, method: str, budget: int) -> Path:
+    """A folder of its own for each method and budget."""
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in method)
-    return folder / "pictures" / f"{name}-{budget}" / f"{number:03d}.png"
+    if name != method:  # two names may look alike without their odd letters
+        name += f"-{hashlib.sha256(method.encode()).hexdigest()[:6]}"
+    return folder / f"{name}-{budget}"
 
 
-def rounded(sample: Frame) -> Frame:
-    """Numbers as they are kept, so that what is measured does not depend on a kill in between."""
-    return np.asarray(sample, np.float16)
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a journal, without taking it over; a last one that is being written is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.split("\n")[:-1]]
+        if dict(lines[0]["comparison"])["format"] != VERSION:
+            raise ValueError
+        return [dict(line) for line in lines]
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}. Name the folder of a comparison.") from None
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        raise FileError(f"{path} is not the record of a comparison. Name the folder of one.") from None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, Strict, field_validator
 
+from budcache.comparison.methods import OURS
+from budcache.comparison.timing import Speed, speed
 from budcache.errors import PolicyError
 from budcache.mask import Mask
 from budcache.metrics.base import Summary, summary
@@ -16,17 +19,19 @@ from budcache.storage.files import read_json, write_json
 from budcache.storage.schema import Count, MaskField, Number, Row, Seed, Text, Value
 from budcache.wording import quote
 
-__all__ = ["FULL", "VERSION", "Comparison", "Entry", "LeftOut", "Measure", "Tried"]
+if TYPE_CHECKING:
+    from budcache.metrics import Metric
 
-VERSION = 1
+__all__ = ["FULL", "VERSION", "Comparison", "Conditions", "Entry", "LeftOut", "Measure", "Tried"]
+
+VERSION = 2
 FULL = "full"
-OURS = ("budcache", "budcache-plain")
 MAX_SAMPLES = 100_000
 SLACK = 0.25  # calls that a threshold may be off on average: it was set on other prompts
 
 
 class Measure(Value):
-    """A metric, as a reader of its values has to know it."""
+    """What a reader has to know of a metric."""
 
     name: Text
     title: Text
@@ -35,14 +40,28 @@ class Measure(Value):
     higher: Annotated[bool, Strict()] = True  # is better
     reference: Annotated[bool, Strict()] = True  # compares with the full run
 
+    @classmethod
+    def of(cls, metric: Metric | type[Metric]) -> Measure:
+        """The description of a metric."""
+        return cls.model_validate({name: getattr(metric, name) for name in cls.model_fields})
+
     @property
     def tail_name(self) -> str:
         """What its bad tail is called: the 5th percentile of what should be high, the 95th of what should be low."""
         return "p5" if self.higher else "p95"
 
-    def written(self, value: float) -> str:
+    def written(self, value: float, digits: int | None = None) -> str:
         """A value as people read it, without its unit."""
-        return f"{value:.{self.digits}f}"
+        return f"{value:.{self.digits if digits is None else digits}f}"
+
+    def spoken(self, value: float, error: float | None = None) -> str:
+        """A value as it stands in a sentence: fewer digits, its standard error if it has one, and its unit."""
+        digits = 1 if self.unit == "dB" else min(self.digits, 3)
+        off = "" if error is None else f" ± {self.written(error, digits)}"
+        return f"{self.written(value, digits)}{off} {self.unit}".rstrip()
+
+
+Samples = Field(min_length=1, max_length=MAX_SAMPLES, fail_fast=True)
 
 
 class Entry(Value):
@@ -50,19 +69,25 @@ class Entry(Value):
 
     method: Text
     title: Text
-    budget: Count  # that was asked for; a threshold may end up elsewhere
-    calls: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_SAMPLES, fail_fast=True)]
-    seconds: Annotated[tuple[Number, ...], Field(min_length=1, max_length=MAX_SAMPLES, fail_fast=True)]
-    full_seconds: Annotated[tuple[Number, ...], Field(min_length=1, fail_fast=True)]  # full runs, timed in between
-    masks: Annotated[tuple[MaskField, ...], Field(min_length=1, max_length=MAX_SAMPLES, fail_fast=True)]
-    values: dict[str, Row]  # by metric; without those that need a reference where this is the reference
+    budget: Count  # that was asked for; a method with a threshold may make more calls or fewer
+    calls: Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Samples]
+    seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]
+    full_seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of full runs timed in between
+    full_calls: Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Samples]  # of these full runs
+    masks: Annotated[tuple[MaskField, ...], Samples]  # of the steps that ran: image-to-image may start midway
+    values: dict[str, Row] = Field(default_factory=dict)  # by metric, once measured
     knob: Text | None = None  # what it was tuned to
-    learned_on: Count | None = None  # prompts that it was searched, fitted or tuned on, where that is known
+    learned_on: Count | None = None  # samples that it was searched, fitted or tuned on, where that is known
 
     def _check(self) -> None:
         for name, row in {"seconds": self.seconds, "masks": self.masks, **self.values}.items():
             if len(row) != len(self.calls):
                 raise ValueError(f"{self.method} has calls of {len(self.calls)} samples but {name} of {len(row)}")
+        if len(self.full_seconds) != len(self.full_calls) or len(self.full_seconds) > len(self.calls):
+            raise ValueError(
+                f"{self.method} has {len(self.full_seconds)} times and {len(self.full_calls)} calls of full runs; "
+                "give as many of both, and not more than there are samples"
+            )
 
     @property
     def mean_calls(self) -> float:
@@ -70,19 +95,32 @@ class Entry(Value):
         return sum(self.calls) / len(self.calls)
 
     @property
+    def calls_text(self) -> str:
+        """The calls as people read them: one number, or the mean and the range."""
+        low, high = min(self.calls), max(self.calls)
+        return str(low) if low == high else f"{self.mean_calls:.1f} ({low}-{high})"
+
+    @property
     def latency(self) -> float:
-        """Seconds per sample, on average."""
-        return sum(self.seconds) / len(self.seconds)
+        """Seconds per sample: the median."""
+        return median(self.seconds)
 
     @property
     def full_latency(self) -> float:
-        """Seconds of the full runs that were timed just before and after it."""
-        return sum(self.full_seconds) / len(self.full_seconds)
+        """Seconds of the full runs that were timed in between: the median."""
+        return median(self.full_seconds)
+
+    @property
+    def speed(self) -> Speed:
+        """How many times faster than these full runs, and how sure that is; the full run itself is the measure."""
+        if self.method == FULL:
+            return Speed(1.0, 1.0, 1.0, noisy=False)
+        return speed(self.seconds, self.calls, self.full_seconds, self.full_calls)
 
     @property
     def speedup(self) -> float:
-        """How many times faster than these full runs; the full run itself is the measure."""
-        return 1.0 if self.method == FULL else self.full_latency / self.latency
+        """How many times faster than the full run, typically."""
+        return self.speed.median
 
     @property
     def usual_mask(self) -> Mask:
@@ -90,7 +128,7 @@ class Entry(Value):
         return max(self.masks, key=self.masks.count)
 
     def summed(self, measure: Measure) -> Summary | None:
-        """Mean, bad tail and worst of a metric; None where it does not apply."""
+        """Mean, standard error, bad tail and worst of a metric; None where it was not measured or does not apply."""
         found = self.values.get(measure.name)
         return summary(found, measure.higher) if found else None
 
@@ -113,20 +151,25 @@ class Tried(Value):
     phase: Text
 
 
-class Comparison(Value):
+class Conditions(Value):
+    """On what, and how, methods are compared."""
+
+    origin: Origin  # the model, its scheduler and settings, versions
+    steps: Count
+    budgets: Annotated[tuple[Count, ...], Field(min_length=1)]
+    prompts: Annotated[tuple[str, ...], Samples]  # a title for each sample: its prompt, if it has one
+    seed: Seed | None = None  # of the first sample's noise, the next ones count up; None: samples bring their own
+    calibration: Count  # samples that were there to search and tune on
+    device: Text
+    threads: Count
+    dtype: Text
+
+
+class Comparison(Conditions):
     """Methods side by side at the same budgets, on prompts and seeds that none of them was made on."""
 
     kind: Literal["comparison"] = "comparison"
     version: Annotated[int, Strict()] = VERSION
-    origin: Origin  # the model, its scheduler and settings, versions
-    steps: Count
-    budgets: Annotated[tuple[Count, ...], Field(min_length=1)]
-    prompts: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_SAMPLES, fail_fast=True)]
-    seed: Seed  # of the first prompt's noise; the next ones count up
-    calibration: Count  # prompts that were there to search and tune on
-    device: Text
-    threads: Count
-    dtype: Text
     measures: tuple[Measure, ...]
     entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
     left_out: tuple[LeftOut, ...] = ()
@@ -136,7 +179,10 @@ class Comparison(Value):
     @classmethod
     def _known_version(cls, version: int) -> int:
         if version != VERSION:
-            raise ValueError(f"this is a comparison of version {quote(version)}, this budcache reads {VERSION}")
+            raise ValueError(
+                f"this is a comparison of version {quote(version)}, but this budcache reads version {VERSION}; "
+                "compare again"
+            )
         return version
 
     def _check(self) -> None:
@@ -183,7 +229,7 @@ class Comparison(Value):
         return [entry for entry in self.entries if entry.budget == budget and entry.method != FULL]
 
     def within(self, budget: int) -> list[Entry]:
-        """Those at a budget that kept to it: who takes more calls than agreed is shown, but does not compete."""
+        """Those at a budget that kept to it: a method that makes more calls is shown, but does not compete."""
         return [entry for entry in self.at(budget) if entry.mean_calls <= budget + SLACK]
 
     def save(self, path: str | os.PathLike[str]) -> Path:

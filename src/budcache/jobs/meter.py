@@ -36,6 +36,7 @@ class Meter:
         self._ahead: list[Phase] = []  # still to come
         self._spent = self._spent_before = 0  # sample-calls of this process; and when the phase at work began
         self._done = 0.0  # sample-calls' worth of the phase at work
+        self._skipped = 0  # sample-calls of the phase at work that need not be made
         self._begin = clock()
 
     def plan(self, phases: Sequence[Phase]) -> None:
@@ -46,7 +47,7 @@ class Meter:
     def phase(self, name: str) -> None:
         """A phase begins; those planned before it are over, whatever they took."""
         self._behind += max(self._phase.sample_calls, round(self._done))
-        self._spent_before, self._done = self._spent, 0.0
+        self._spent_before, self._done, self._skipped = self._spent, 0.0, 0
         names = [phase.name for phase in self._ahead]
         place = names.index(name) if name in names else -1
         self._behind += sum(phase.sample_calls for phase in self._ahead[: max(place, 0)])
@@ -65,9 +66,18 @@ class Meter:
             note: for people to read.
         """
         self._spent = max(self._spent, sample_calls)
-        here = self._spent - self._spent_before if part is None else part * self._phase.sample_calls
+        here = self._spent - self._spent_before + self._skipped if part is None else part * self._phase.sample_calls
         self._done = max(self._done, here)
         self._show(best, note)
+
+    def add(self, sample_calls: int, note: str = "") -> None:
+        """So many sample-calls more were spent."""
+        self.spent(self._spent + sample_calls, note=note)
+
+    def skipped(self, sample_calls: int, note: str = "") -> None:
+        """So many sample-calls of the phase at work need not be made: an earlier run has made them."""
+        self._skipped += sample_calls
+        self.add(0, note)
 
     def tell(self, event: Event) -> None:
         """Hand an event to whoever watches."""

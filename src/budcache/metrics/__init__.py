@@ -1,7 +1,7 @@
-"""Measuring pictures: how near they are to the full run's, and how good by themselves.
+"""Measuring pictures: how near they are to the full run's, and how good they are by themselves.
 
 A metric is one class with one method. It takes pictures as arrays of shape [H, W, 3] with values from 0 to 1, or
-videos of shape [F, H, W, 3], which are measured frame by frame. What needs weights loads them when first used.
+videos of shape [F, H, W, 3]: a video's value is the mean over its frames. Networks are loaded when first used.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from budcache.metrics.clip import ClipB, ClipL
 from budcache.metrics.lpips import Lpips
 from budcache.metrics.pixels import Psnr, Ssim, psnr
 from budcache.metrics.rewards import Hpsv2, ImageReward
+from budcache.wording import nearest
 
 __all__ = ["METRICS", "Metric", "Summary", "metric", "psnr", "summary"]
 
@@ -19,7 +20,7 @@ METRICS: dict[str, type[Metric]] = {kind.name: kind for kind in (Psnr, Ssim, Lpi
 
 
 def metric(name: str, device: str = "cpu") -> Metric:
-    """The metric of that name; one with a network of its own runs it on `device`."""
+    """The metric of that name; a metric that is a network runs on `device`."""
     if name not in METRICS:
-        raise BudcacheError(f"there is no metric {name!r}. Choose from {', '.join(METRICS)}.")
+        raise BudcacheError(f"there is no metric {name!r}. {nearest(name, METRICS)}")
     return METRICS[name](device)

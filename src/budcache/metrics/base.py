@@ -1,4 +1,4 @@
-"""What a metric is, and how the values of many samples become three numbers."""
+"""What a metric is, and how the values of many samples become four numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from budcache.calibration.aggregate import standard_error
 from budcache.errors import BudcacheError
 
 __all__ = ["Frame", "Metric", "Summary", "absent", "summary"]
@@ -19,8 +20,8 @@ Frame = NDArray[np.floating[Any]]  # [H, W, 3], values from 0 to 1
 class Metric(ABC):
     """One way to measure a sample.
 
-    A subclass says what it is in its class attributes and measures one frame; videos, shapes and missing references
-    are dealt with here.
+    A subclass describes itself in its class attributes and measures one frame; this class deals with videos, shapes
+    and missing references.
     """
 
     name: ClassVar[str]  # as typed on the command line
@@ -28,13 +29,13 @@ class Metric(ABC):
     unit: ClassVar[str] = ""
     digits: ClassVar[int] = 3  # after the point, where it is printed
     higher: ClassVar[bool] = True  # is better
-    reference: ClassVar[bool] = True  # whether it compares with the full run; else it looks at picture and prompt
+    reference: ClassVar[bool] = True  # compares with the full run; otherwise it looks at the picture and its prompt
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
 
-    def prepare(self) -> None:  # noqa: B027  (most have nothing to load)
-        """Load what measuring needs, or say in one sentence what is missing."""
+    def prepare(self) -> None:  # noqa: B027  (most metrics have nothing to load)
+        """Load what measuring needs, or raise an error that says what is missing."""
 
     def __call__(self, sample: Frame, reference: Frame | None = None, prompt: str = "") -> float:
         """Measure a picture [H, W, 3], or a video [F, H, W, 3] as the mean over its frames."""
@@ -42,7 +43,9 @@ class Metric(ABC):
         if not self.reference:
             return float(np.mean([self.frame(frame, frame, prompt) for frame in frames]))
         if others is None:
-            raise BudcacheError(f"{self.title} compares with a reference. Give the full run's picture, too.")
+            raise BudcacheError(
+                f"{self.title} compares with a reference, but got none. Give the full run's picture, too."
+            )
         if frames.shape != others.shape:
             raise BudcacheError(
                 f"{self.title} needs pictures of one size, got {frames.shape} and {others.shape} as "
@@ -52,23 +55,25 @@ class Metric(ABC):
 
     @abstractmethod
     def frame(self, picture: Frame, reference: Frame, prompt: str) -> float:
-        """Measure one frame; without a need for it, `reference` is the picture itself."""
+        """Measure one frame; a metric that needs no reference is given the picture itself as one."""
 
 
 class Summary(NamedTuple):
-    """Many values as three: most users see the mean, somebody gets the tail."""
+    """The values of many samples in four numbers: most users see the mean, somebody gets the tail."""
 
     mean: float
+    error: float | None  # standard error of the mean; one sample has none
     tail: float  # the 5th percentile from the bad side
     worst: float
 
 
 def summary(values: Sequence[float], higher: bool = True) -> Summary:
-    """Mean, bad tail and worst of values of which the higher (or the lower) are better."""
+    """Mean, standard error, bad tail and worst of values of which the higher (or the lower) are better."""
     if not values:
-        raise BudcacheError("there are no values to sum up. Measure at least one sample.")
+        raise BudcacheError("there are no values to summarise. Measure at least one sample.")
     return Summary(
         float(np.mean(values)),
+        standard_error(values),
         float(np.percentile(values, 5 if higher else 95)),
         float(min(values) if higher else max(values)),
     )
@@ -85,6 +90,7 @@ def _frames(sample: Frame) -> Frame:
     frames = frames[None] if frames.ndim == 3 else frames
     if frames.ndim != 4 or frames.shape[-1] != 3 or 0 in frames.shape:
         raise BudcacheError(
-            f"a picture is an array [height, width, 3] and a video [frames, height, width, 3], got {frames.shape}."
+            f"a picture is an array [height, width, 3] and a video [frames, height, width, 3], got {frames.shape}. "
+            "Pass it with channels last and without a batch."
         )
     return frames

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from budcache.metrics.base import Frame, Metric, absent
+from budcache.storage.media import to_levels
 
 __all__ = ["ClipB", "ClipL"]
 
@@ -34,7 +33,7 @@ class _Clip(Metric):
         except (OSError, ValueError) as error:
             raise absent(
                 self.title,
-                f"the weights of {self.source}, which cannot be had ({type(error).__name__})",
+                f"the weights of {self.source}, which could not be downloaded ({type(error).__name__})",
                 f"Connect once, or run `hf download {self.source}` where there is a network, "
                 f"or leave {self.name} out of --metrics.",
             ) from None
@@ -44,10 +43,9 @@ class _Clip(Metric):
         import torch
 
         self.prepare()
-        levels = (np.asarray(picture, np.float32).clip(0, 1) * 255).round().astype(np.uint8)
         inputs = self.processor(
             text=[prompt],
-            images=[levels],
+            images=[to_levels(picture)],
             return_tensors="pt",
             padding=True,
             truncation=True,

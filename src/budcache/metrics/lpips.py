@@ -1,7 +1,7 @@
 """LPIPS (Zhang et al. 2018): how different two pictures look to AlexNet.
 
 The usual packages import torchvision only for five convolutions. They are written out here, so LPIPS needs nothing but
-AlexNet's weights: the heads come with torchmetrics. A test holds it against torchmetrics' own, number for number.
+AlexNet's weights: the heads come with torchmetrics. A test compares it with torchmetrics' own, number for number.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Lpips(Metric):
             place = Path(torch.hub.get_dir()) / "checkpoints"
             raise absent(
                 self.title,
-                f"AlexNet's weights, and {WEIGHTS} cannot be had ({getattr(error, 'reason', None) or error})",
+                f"AlexNet's weights, and {WEIGHTS} could not be downloaded ({getattr(error, 'reason', None) or error})",
                 f"Connect once, put the file into {place}, or leave lpips out of --metrics.",
             ) from None
         trunk = alexnet()

@@ -1,36 +1,37 @@
-"""PSNR and SSIM: how near two pictures are, pixel by pixel and neighbourhood by neighbourhood."""
+"""PSNR and SSIM: how near two pictures are, pixel by pixel and window by window."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from budcache.errors import BudcacheError
 from budcache.metrics.base import Frame, Metric
 
 __all__ = ["Psnr", "Ssim", "psnr"]
 
-EQUAL = 100.0  # dB, for pictures without any difference: infinity has no mean and no place in JSON
+EQUAL = 100.0  # dB, at most: equal pictures are infinitely near, but infinity has no mean and no place in JSON
 WINDOW = 11  # pixels, of SSIM's usual Gaussian
 
 
-def psnr(picture: NDArray[np.floating[Any]], reference: NDArray[np.floating[Any]]) -> float:
-    """Peak signal-to-noise ratio in dB of values from 0 to 1; infinite where they are equal."""
-    error = float(np.mean((np.asarray(picture, np.float64) - np.asarray(reference, np.float64)) ** 2))
-    return math.inf if error == 0 else -10 * math.log10(error)
-
-
 class Psnr(Metric):
-    """Peak signal-to-noise ratio; 100 dB and above all count as 100."""
+    """Peak signal-to-noise ratio of values from 0 to 1; 100 dB and above all count as 100."""
 
     name, title, unit, digits = "psnr", "PSNR", "dB", 2
 
     def frame(self, picture: Frame, reference: Frame, prompt: str) -> float:
         """Measure one frame."""
-        return min(psnr(picture, reference), EQUAL)
+        error = float(np.mean((np.asarray(picture, np.float64) - np.asarray(reference, np.float64)) ** 2))
+        return EQUAL if error == 0 else min(-10 * math.log10(error), EQUAL)
+
+
+def psnr(sample: Frame, reference: Frame) -> float:
+    """PSNR in dB of a picture [H, W, 3]; of a video [F, H, W, 3] the mean over its frames.
+
+    This is the one definition: comparisons and the quality noted in a policy use it.
+    """
+    return Psnr()(sample, reference)
 
 
 class Ssim(Metric):

@@ -1,7 +1,7 @@
 """ImageReward and HPSv2.1: what people are predicted to prefer, no reference needed.
 
-Both come as packages that need torchvision and pin old versions of others, so each is an extra of its own and best
-lives in an environment of its own, where `budcache compare` is then run.
+Both come as packages that need torchvision and pin old versions of others. So each is an extra of its own; install
+it into an environment of its own and run `budcache compare` there.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from budcache.metrics.base import Frame, Metric, absent
+from budcache.storage.media import to_picture
 
 __all__ = ["Hpsv2", "ImageReward"]
 
@@ -42,7 +42,7 @@ class ImageReward(Metric):
     def frame(self, picture: Frame, reference: Frame, prompt: str) -> float:
         """Measure one frame."""
         self.prepare()
-        return float(self.model.score(prompt, _picture(picture)))
+        return float(self.model.score(prompt, to_picture(picture)))
 
 
 class Hpsv2(Metric):
@@ -55,7 +55,7 @@ class Hpsv2(Metric):
         self.score: Any = None
 
     def prepare(self) -> None:
-        """Load the package; it loads its weights with the first picture, so one is shown to it here."""
+        """Load the package; it loads its weights with the first picture, so it is given one here."""
         if self.score is not None:
             return
         try:
@@ -71,11 +71,7 @@ class Hpsv2(Metric):
     def frame(self, picture: Frame, reference: Frame, prompt: str) -> float:
         """Measure one frame."""
         self.prepare()
-        return float(self.score(_picture(picture), prompt, hps_version="v2.1")[0])
-
-
-def _picture(frame: Frame) -> Image.Image:
-    return Image.fromarray((np.asarray(frame, np.float32).clip(0, 1) * 255).round().astype(np.uint8))
+        return float(self.score(to_picture(picture), prompt, hps_version="v2.1")[0])
 
 
 def _no_package(metric: Metric, extra: str, error: ImportError) -> Exception:
@@ -89,6 +85,6 @@ def _no_package(metric: Metric, extra: str, error: ImportError) -> Exception:
 def _no_weights(metric: Metric, source: str, error: Exception) -> Exception:
     return absent(
         metric.title,
-        f"the weights of {source}, which cannot be had ({type(error).__name__})",
+        f"the weights of {source}, which could not be downloaded ({type(error).__name__})",
         f"Connect once, or leave {metric.name} out of --metrics.",
     )

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from budcache.errors import PipelineError
+from budcache.errors import BudcacheError, PipelineError
 
 if TYPE_CHECKING:
     import torch
     from diffusers import DiffusionPipeline
-    from transformers import PreTrainedTokenizerFast
 
 __all__ = ["EMBEDDED", "SPLITS", "load", "prompts"]
 
+# Each has a folder of its name, with its files and prompts, and a module of its name, with its pipeline's class.
 EMBEDDED = ("tiny-flux",)
 SPLITS = ("calibration", "evaluation")
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-def load(name: str | os.PathLike[str], *, dtype: torch.dtype | None = None, **kwargs: Any) -> DiffusionPipeline:
+def load(
+    name: str | os.PathLike[str], *, dtype: torch.dtype | None = None, **from_pretrained: Any
+) -> DiffusionPipeline:
     """A pipeline ready to call: `load("tiny-flux")`, `load("./my-model")` or `load("owner/name")`.
 
     Embedded names come first; write `./tiny-flux` for a folder of that name. `dtype` defaults to float32 for
-    embedded models and to diffusers' own choice otherwise. Further arguments go to `from_pretrained`.
+    embedded models and to diffusers' own choice otherwise. Further arguments go to the pipeline's `from_pretrained`.
     """
     text = os.fspath(name)
     if text in EMBEDDED:
-        return _embedded(text, dtype, **kwargs)
+        return _embedded(text, dtype, **from_pretrained)
     folder = Path(text).expanduser()
     if folder.is_dir():
         if not (folder / "model_index.json").is_file():
@@ -40,9 +45,9 @@ def load(name: str | os.PathLike[str], *, dtype: torch.dtype | None = None, **kw
                 f"The folder {text} is not a pipeline, it has no model_index.json: "
                 "give the folder that `save_pretrained` wrote."
             )
-        return _read(folder, dtype, **kwargs)
+        return _read(folder, dtype, **from_pretrained)
     if _HUB_ID.fullmatch(text) and not text.startswith("./"):
-        return _download(text, dtype, **kwargs)
+        return _download(text, dtype, **from_pretrained)
     raise PipelineError(
         f"there is no model {text!r}: give an embedded name ({', '.join(EMBEDDED)}), "
         "an existing folder, or a hub id of the form owner/name."
@@ -67,50 +72,38 @@ def _folder(name: str) -> Path:
 def _embedded(name: str, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionPipeline:
     import torch
 
-    with _without_advice():
-        from diffusers import FluxPipeline
-
     kwargs = {"local_files_only": True} | _dtype_argument(dtype or torch.float32) | kwargs
-    pipe = FluxPipeline.from_pretrained(_folder(name), **kwargs)
-    # FluxPipeline's own defaults are those of a big model: 1024 pixels and 512 text tokens.
-    pipe.default_sample_size = pipe.vae.config.sample_size // pipe.vae_scale_factor
-    if pipe.tokenizer_2 is not None:
-        _pad_no_further(pipe.tokenizer_2)
-    return pipe
+    with _without_bars():  # it takes less than a second
+        return _home(name).load(_folder(name), **kwargs)
 
 
-def _pad_no_further(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Let `padding="max_length"` stop at the model's own length, whatever length the pipeline asks for.
-
-    Done on the one object, so that its class stays a stock one and every pipeline that shares it profits.
-    """
-    stock = tokenizer.set_truncation_and_padding
-
-    def capped(*, max_length: int | None, **settings: Any) -> None:
-        stock(max_length=max_length and min(max_length, tokenizer.model_max_length), **settings)
-
-    tokenizer.set_truncation_and_padding = capped
+def _home(name: str) -> ModuleType:
+    """The module of an embedded model."""
+    return importlib.import_module(f"budcache.models.{name.replace('-', '_')}")
 
 
 @contextmanager
-def _without_advice() -> Iterator[None]:
-    """Import without transformers' advice to install torchvision, which the embedded models have no use for."""
-    from transformers.utils import logging
+def _without_bars() -> Iterator[None]:
+    """Load without the progress bars of the libraries below, where they are on."""
+    from diffusers.utils import logging as of_diffusers
+    from transformers.utils import logging as of_transformers
 
-    usual = logging.get_verbosity()
-    logging.set_verbosity_error()
+    shown = [log for log in (of_diffusers, of_transformers) if log.is_progress_bar_enabled()]
+    for log in shown:
+        log.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(usual)
+        for log in shown:
+            log.enable_progress_bar()
 
 
 def _read(folder: Path, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionPipeline:
-    from diffusers import DiffusionPipeline
-
     try:
         kwargs = {"local_files_only": True} | _dtype_argument(dtype) | kwargs
-        return DiffusionPipeline.from_pretrained(folder, **kwargs)
+        return _reader(folder).from_pretrained(folder, **kwargs)
+    except BudcacheError:
+        raise
     except (OSError, ValueError) as error:
         raise PipelineError(
             f"The pipeline in {folder} cannot be read ({_reason(error)}): "
@@ -118,14 +111,27 @@ def _read(folder: Path, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionPi
         ) from error
 
 
+def _reader(folder: Path) -> Any:
+    """The class to read a folder with: its embedded model's own if it was saved from one, else whatever it names."""
+    from diffusers import DiffusionPipeline
+
+    index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+    if isinstance(index, dict) and ["budcache", "CappedTokenizer"] in index.values():
+        ours = [getattr(_home(name), str(index.get("_class_name")), None) for name in EMBEDDED]
+        return next(filter(None, ours), DiffusionPipeline)
+    return DiffusionPipeline
+
+
 def _download(hub_id: str, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionPipeline:
     from diffusers import DiffusionPipeline
 
     try:
         return DiffusionPipeline.from_pretrained(hub_id, **_dtype_argument(dtype), **kwargs)
+    except BudcacheError:
+        raise
     except (OSError, ValueError) as error:
         raise PipelineError(
-            f"the model {hub_id} cannot be had ({_reason(error)}): check the spelling, the network and "
+            f"the model {hub_id} could not be downloaded ({_reason(error)}): check the spelling, the network and "
             f"your access, or try an embedded one ({', '.join(EMBEDDED)})."
         ) from error
 

@@ -7,8 +7,9 @@ again: its networks answer with what they said when the pipeline was opened. Onl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -58,16 +59,21 @@ class _Remembering:
         return type(vars(self)["_network"])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._answer(vars(self)["_network"], *args, **kwargs)
+
+    def _answer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         own = vars(self)
         for answer in own["_script"]:
             return unpark(answer)
-        answer = own["_network"](*args, **kwargs)
+        answer = function(*args, **kwargs)
         if own["_listening"]:
             own["_answers"].append(park(answer))
         return answer
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_network"], name)
+        found = getattr(vars(self)["_network"], name)
+        # The one other way in which pipelines evaluate a network before their loop: pictures to begin with.
+        return partial(self._answer, found) if name == "encode" else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(vars(self)["_network"], name, value)

@@ -15,6 +15,7 @@ from budcache.errors import PipelineError
 from budcache.numerics.memory import park, unpark
 from budcache.numerics.solvers import Solver
 from budcache.pipeline.decoding import Networks
+from budcache.pipeline.following import twin_of
 from budcache.pipeline.residual import Trunk, attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.seam import Finish, Line, Reply, Request, SeamScheduler, run_pipeline
@@ -62,10 +63,8 @@ class PipelineModel:
         self._line, self._trunk = Line(), Trunk() if reuse == "residual" else None
         if self._trunk is not None:
             attach(pipe, self._trunk)
-        # A shallow copy shares every network with the pipeline but has its own scheduler, progress bar and flags.
-        twin = copy.copy(pipe)
+        twin = twin_of(pipe)
         self._scheduler = twin.scheduler = SeamScheduler(pipe.scheduler, self._line, self._trunk, grad)
-        twin.set_progress_bar_config(disable=True)
         call = {"output_type": "latent", **call, "num_inference_steps": steps}
         self._again, self._networks = (twin, fresh(call)), Networks(twin)
         self._networks.listen(True)
@@ -124,7 +123,10 @@ class PipelineModel:
         return solve
 
     def finish(self, x: Tensor) -> Any:
-        """Let the pipeline end with `x` as its final latents; returns what its `__call__` returns."""
+        """Let the pipeline end with `x` as its final latents; returns what its `__call__` returns.
+
+        First in it are the latents or pictures. A modular pipeline's state is made a tuple of these alone.
+        """
         self._require_open()
         self._line.requests.put(Finish(x.to(self.noise.dtype)))
         result = self._answer()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from budcache.pipeline.arguments import arguments
+from budcache.pipeline.counting import guiders
 from budcache.pipeline.parts import adapters, bare, denoisers
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
@@ -48,8 +49,11 @@ def describe(pipe: Any, **more: Any) -> Origin:
 
 def usual_guidance(pipe: Any) -> float | None:
     """The guidance scale that a pipeline takes if it is told none."""
-    parameter = inspect.signature(type(pipe).__call__).parameters.get("guidance_scale")
-    return float(parameter.default) if parameter and isinstance(parameter.default, int | float) else None
+    scales = [
+        arguments(pipe).get("guidance_scale"),
+        *(getattr(each, "guidance_scale", None) for each in guiders(pipe).values()),
+    ]
+    return next((float(scale) for scale in scales if isinstance(scale, int | float)), None)
 
 
 def guidance_of(pipe: Any) -> float | None:
@@ -76,7 +80,8 @@ def difference(origin: Origin, pipe: Any) -> str | None:
 
 def _model(pipe: Any) -> str | None:
     """The hub id, or the name of the folder: where that folder lies is nobody's business but this machine's."""
-    name = str(getattr(pipe, "name_or_path", None) or "")
+    # A modular pipeline has its own name for it.
+    name = str(getattr(pipe, "name_or_path", None) or getattr(pipe, "_pretrained_model_name_or_path", None) or "")
     return (Path(name).name if Path(name).is_dir() else name) or None
 
 

@@ -133,6 +133,16 @@ class BudcacheScheduler(StandIn):
         return self._shown.index(self._cursor) if begun and self._cursor in self._shown else None
 
     @property
+    def place(self) -> int:
+        """See `StandIn`."""
+        return self._cursor - self._plan.begin
+
+    @property
+    def length(self) -> int:
+        """See `StandIn`."""
+        return self.policy.steps - self._plan.begin
+
+    @property
     def planned_calls(self) -> int:
         """How often the pipeline's loop will run from where it is set to begin."""
         begin = getattr(self.inner, "begin_index", None) or 0
@@ -296,9 +306,7 @@ class BudcacheScheduler(StandIn):
         self._outputs = ()
 
     # Copies have a lock of their own: locks can be neither copied nor pickled.
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+    own_to_each_copy = ("_lock",)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import queue
-import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +19,9 @@ import torch
 from torch import Tensor
 
 from budcache.errors import PipelineError
+from budcache.pipeline.modular import run
 from budcache.pipeline.residual import Memo, Trunk
-from budcache.pipeline.standin import StandIn, Timesteps, clone, levels, retime
+from budcache.pipeline.standin import StandIn, Timesteps, clone, levels, retime, scaled
 
 __all__ = ["Finish", "Line", "Reply", "Request", "SeamScheduler", "run_pipeline"]
 
@@ -122,16 +121,22 @@ class SeamScheduler(StandIn):
                 "outside. Search on the text-to-image pipeline and apply the policy here."
             )
         memo = self.trunk.end() if self.trunk is not None else {}
-        self.line.replies.put(Reply(sample, model_output, memo))
+        # The first sample is kept, but some pipelines write the next one into the same memory.
+        self.line.replies.put(Reply(sample.clone() if asked.x is None else sample, model_output, memo))
         self.request = self.line.listen()
         return _Stepped(self.request.x) if kwargs.get("return_dict", True) else (self.request.x,)
 
     @property
     def place(self) -> int:
-        """The step of the grid at which the model is being evaluated, or behind which."""
+        """The step of the grid at which, or behind which, the model is being evaluated; see `StandIn`."""
         grid = levels(self.inner)[:-1]
         sigma = self._level(self.request) if isinstance(self.request, Request) else grid[self.begin]
-        return max(int((grid >= sigma.detach().to(grid)).sum()) - 1, 0)
+        return max(int((grid >= sigma.detach().to(grid)).sum()) - 1, 0) - self.begin
+
+    @property
+    def length(self) -> int:
+        """See `StandIn`."""
+        return len(self.inner.timesteps) - self.begin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise PipelineError(
@@ -146,8 +151,7 @@ class SeamScheduler(StandIn):
             # The inner one looks its level up by index: give it one level, this one, to look up.
             inner = clone(inner)
             inner.sigmas, inner._step_index = self._level(self.request).detach().reshape(1), 0
-        scaled: Tensor = inner.scale_model_input(sample, timestep)
-        return scaled
+        return scaled(inner, sample, timestep)
 
 
 class _Stepped(dict[Any, Any]):
@@ -165,31 +169,9 @@ def run_pipeline(twin: Any, line: Line, call: dict[str, Any], autocast: dict[str
             for device, dtype in autocast.items():
                 ambient.enter_context(torch.autocast(device, dtype))
             ambient.enter_context(torch.no_grad())
-            line.replies.put((_counting_steps(type(twin).__call__, twin.scheduler)(twin, **call),))
+            line.replies.put((run(twin, call),))
     except Abandoned:
         with contextlib.suppress(Exception):
             twin.maybe_free_model_hooks()  # what the pipeline would have done at its end
     except BaseException as error:
         line.replies.put(error)
-
-
-def _counting_steps(function: Any, scheduler: SeamScheduler) -> Any:
-    """A pipeline's `__call__` in which `for i, t in enumerate(timesteps)` gives the step that t belongs to.
-
-    Pipelines look things up by that i (sigmas, guidance schedules), and we evaluate their model in any order and more
-    often than they have steps. So the function runs with an `enumerate` of its own, in a copy of its module's names; it
-    is taken undecorated, too, so that its loop may turn gradients on for itself.
-    """
-    function = inspect.unwrap(function)
-
-    def enumerate_steps(items: Any, start: int = 0) -> Iterator[tuple[int, Any]]:
-        if isinstance(getattr(items, "iterable", items), Timesteps):  # a progress bar holds them in `iterable`
-            for item in items:
-                yield scheduler.place - scheduler.begin + start, item
-        else:
-            yield from enumerate(items, start)
-
-    names = {**function.__globals__, "enumerate": enumerate_steps}
-    twin = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    twin.__kwdefaults__ = function.__kwdefaults__
-    return twin

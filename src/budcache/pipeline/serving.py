@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
+from budcache.pipeline.arguments import arguments, is_modular
+from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference, guidance_of
 from budcache.pipeline.parts import adapters, denoisers
 from budcache.pipeline.residual import attach, detach
@@ -60,23 +61,24 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
             "set pipe.scheduler = pipe.scheduler.inner."
         )
     _check_origin(policy, pipe)
-    parameters = inspect.signature(type(pipe).__call__).parameters
-    steps = parameters.get("num_inference_steps")
-    default_steps = steps.default if steps is not None and isinstance(steps.default, int) else None
-    strength = "strength" in parameters
-    if strength or type(pipe).__name__.startswith(_COUNTING):
+    known = arguments(pipe)
+    default_steps = known.get("num_inference_steps")
+    # The blocks of a modular pipeline count the steps of the full run, so it has to see them all.
+    strength = "strength" in known or is_modular(pipe)
+    if strength or type(pipe).__name__.startswith(_COUNTING) or not isinstance(default_steps, int):
         default_steps = None
     ours = BudcacheScheduler(
-        scheduler, policy, default_steps, strength, own_sigmas=bool({"sigmas", "timesteps"} & set(parameters))
+        scheduler, policy, default_steps, strength, own_sigmas=bool({"sigmas", "timesteps"} & set(known))
     )
     if policy.reuse == "residual":
         attach(pipe, ours.trunk)
     pipe.scheduler = ours
     if policy.origin is not None:
         ours.at_start = _RunWatch(pipe, policy)
+    undo = follow(pipe, ours, policy.steps)
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
-    return Handle(pipe, scheduler, pipe.progress_bar)
+    return Handle(pipe, scheduler, pipe.progress_bar, undo)
 
 
 @contextmanager
@@ -92,8 +94,8 @@ def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iter
 class Handle:
     """A policy on a pipeline: what it does, and how to take it off."""
 
-    def __init__(self, pipe: Any, original: Any, bar: Any) -> None:
-        self._pipe, self._original, self._ours, self._bar = pipe, original, pipe.scheduler, bar
+    def __init__(self, pipe: Any, original: Any, bar: Any, undo: Callable[[], None]) -> None:
+        self._pipe, self._original, self._ours, self._bar, self._undo = pipe, original, pipe.scheduler, bar, undo
 
     @property
     def policy(self) -> Policy:
@@ -116,6 +118,7 @@ class Handle:
         pipe = self._pipe
         if pipe.__dict__.get("progress_bar") is self._bar:
             del pipe.__dict__["progress_bar"]
+        self._undo()
         if self.policy.reuse == "residual":
             detach(pipe, self._ours.trunk)
         if self.is_active:  # a scheduler that the user set meanwhile is not ours to replace

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from budcache.errors import PipelineError
 
-__all__ = ["StandIn", "Timesteps", "check_scheduler", "clone", "install", "levels", "retime"]
+__all__ = ["StandIn", "Timesteps", "check_scheduler", "clone", "install", "levels", "retime", "scaled"]
 
 Loop = Callable[[tuple[int, ...]], Iterator[Tensor]]
 Rest = Callable[[int], Tensor]
@@ -73,6 +73,7 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
 
     order = 1
     inner: Any
+    own_to_each_copy: tuple[str, ...] = ()  # attributes that copies do not take over
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -93,6 +94,31 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
             raise PipelineError(f"scheduler.{name} cannot be set while budcache stands in for the scheduler.")
         else:
             super().__setattr__(name, value)
+
+    # Pipelines also ask `isinstance(self.scheduler, UniPCMultistepScheduler)` and take another way if it is not. Python
+    # answers by this; what a stand-in really is (`type`) stays as it is, so it has to say how it is copied and pickled.
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        mine: Any = type(self)
+        return _both(mine, self.inner.__class__) if "inner" in vars(self) else mine
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        state = {name: value for name, value in vars(self).items() if name not in self.own_to_each_copy}
+        return object.__new__, (type(self),), state
+
+    def scale_model_input(self, sample: Tensor, timestep: Any = None) -> Tensor:
+        """As the inner scheduler's."""
+        return scaled(self.inner, sample, timestep)
+
+    @property
+    def place(self) -> int:
+        """The step that the model is being evaluated at, counted from the one at which the run begins."""
+        raise NotImplementedError
+
+    @property
+    def length(self) -> int:
+        """How many steps the full run has from there."""
+        raise NotImplementedError
 
     # Pipelines ask whether a scheduler has this, so it is there only if the inner one has it.
     @property
@@ -121,6 +147,12 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
         raise NotImplementedError
 
 
+@functools.cache
+def _both(stand_in: Any, inner: Any) -> Any:
+    """A class that nothing is an instance of, for questions alone: it has the stand-in's name and both as its bases."""
+    return type(stand_in.__name__, (stand_in, inner), {"__module__": stand_in.__module__})
+
+
 def _signed(method: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(like)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -136,6 +168,12 @@ def clone(scheduler: Any) -> Any:
         if isinstance(value, list | dict):
             setattr(twin, name, copy.copy(value))
     return twin
+
+
+def scaled(scheduler: Any, sample: Tensor, timestep: Any) -> Tensor:
+    """A sample as a scheduler hands it to the model; schedulers of flow models leave it as it is and may not say so."""
+    scale = getattr(scheduler, "scale_model_input", None)
+    return sample if scale is None else scale(sample, timestep)
 
 
 def levels(scheduler: Any) -> Tensor:

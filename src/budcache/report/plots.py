@@ -1,72 +1,90 @@
-"""Plots: quality over model calls, convergence, masks as strips, blend weights, noise levels, losses."""
+"""Plots as PNG: charts as `charts.py` prepares them, and blend weights, noise levels and losses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, cycle
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from budcache.events import Scored, Updated
 from budcache.mask import Mask
 from budcache.policy import Policy
+from budcache.report.charts import Chart, Scoring, lines
+from budcache.report.charts import convergence as prepared
+from budcache.report.strips import strip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-__all__ = ["convergence", "losses", "masks", "quality", "save", "sigmas", "weights"]
+__all__ = ["convergence", "draw", "losses", "masks", "quality", "save", "sigmas", "weights"]
 
 OURS, OTHERS = "#2f6fed", ("#8a94a8", "#e0912f", "#0f9d76", "#b0508f", "#7a5fd0")
-MARKERS = {"anneal": "o", "climb": "^", "polish": "^", "ladder": "s"}
+SHADES = ("#9aa3b2", "#c9b38c", "#8fb8ab", "#b79fc4")  # lines stand out, points stay behind
+PHASES = {"anneal": "o", "climb": "^", "polish": "^", "ladder": "s"}
+SHAPES = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
+
+
+def draw(axes: Axes, chart: Chart) -> None:
+    """A chart as `charts.py` has prepared it."""
+    for (phase, points), shade in zip(chart.dots.items(), cycle(SHADES), strict=False):
+        marker = PHASES.get(phase.removesuffix(", fitted"), "o")
+        xs, ys = zip(*points, strict=True)
+        axes.scatter(xs, ys, s=14, marker=marker, color=shade, label=phase)
+    others = cycle(OTHERS)
+    for number, line in enumerate(chart.lines):
+        if chart.falling:
+            look: dict[str, Any] = {"drawstyle": "steps-post", "linewidth": 1.5}
+        else:
+            style = "-" if line.style.strong or number <= len(OTHERS) else "--"  # the colours begin again
+            look = {"color": OURS if line.style.strong else next(others), "linestyle": style, "markersize": 4}
+            look |= {"marker": SHAPES[line.style.shape], "linewidth": 2.5 if line.style.strong else 1.5}
+        xs, ys = zip(*((mark.x, mark.y) for mark in line.marks), strict=True)
+        if any(mark.error for mark in line.marks):
+            axes.errorbar(xs, ys, [mark.error or 0.0 for mark in line.marks], label=line.title, elinewidth=1, **look)
+        else:
+            axes.plot(xs, ys, label=line.title, **look)
+    if chart.level is not None:
+        axes.axhline(chart.level, color=OTHERS[0], linestyle=":")
+    if chart.logarithmic:
+        axes.set_yscale("log")
+    axes.set_xlabel(chart.x)
+    axes.set_ylabel(chart.y)
+    axes.grid(alpha=0.25)
 
 
 def quality(
     axes: Axes, curves: Mapping[str, Mapping[int, float]], ours: str, label: str = "PSNR to the full run (dB)"
 ) -> None:
     """A curve per method of a measure over model calls; ours stands out."""
-    others = cycle(OTHERS)
-    for name, curve in curves.items():
-        colour = OURS if name == ours else next(others)
-        width = 2.5 if name == ours else 1.5
-        style = "o-" if name == ours or len(axes.lines) <= len(OTHERS) else "o--"  # the colours begin again
-        axes.plot(list(curve), list(curve.values()), style, color=colour, linewidth=width, markersize=4, label=name)
-    axes.set_xlabel("model calls per sample")
-    axes.set_ylabel(label)
-    axes.grid(alpha=0.25)
+    draw(axes, lines(curves, ours, label))
     axes.legend(frameon=False)
 
 
 def convergence(axes: Axes, history: Sequence[Scored]) -> None:
     """The paper's convergence figure: annealing as circles, climbing as triangles, the best so far as a line."""
-    shades = cycle(("#9aa3b2", "#c9b38c", "#8fb8ab", "#b79fc4"))  # lines stand out, points stay behind
-    for phase in dict.fromkeys(step.phase for step in history):
-        at = [i for i, step in enumerate(history) if step.phase == phase]
-        marker = MARKERS.get(phase.removesuffix(", fitted"), "o")
-        axes.scatter(at, [history[i].loss for i in at], s=14, marker=marker, color=next(shades), label=phase)
-    for budget in sorted({step.mask.budget for step in history}):
-        at = [i for i, step in enumerate(history) if step.mask.budget == budget]
-        if len({history[i].mask for i in at}) < 2:  # on the way to others, not searched for
-            continue
-        lowest = list(accumulate((history[i].loss for i in at), min))
-        axes.plot(at, lowest, linewidth=1.5, drawstyle="steps-post", label=f"best of {budget} calls")
-    axes.set_yscale("log")
-    axes.set_xlabel("masks scored")
-    axes.set_ylabel("loss")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8, ncols=2)
+    masks: dict[int, set[Mask]] = {}
+    for step in history:
+        masks.setdefault(step.mask.budget, set()).add(step.mask)
+    # A budget of a single mask was on the way to others, not searched for.
+    budgets = sorted(budget for budget, those in masks.items() if len(those) > 1)
+    steps = [Scoring(step.mask.budget, step.loss, at, step.phase) for at, step in enumerate(history)]
+    found = prepared(steps, budgets, "masks scored")
+    if found is not None:
+        draw(axes, found)
+        axes.legend(frameon=False, fontsize=8, ncols=2)
 
 
 def masks(axes: Axes, rungs: Mapping[str, Mask]) -> None:
     """Masks as strips, one above the other: dark computes, light reuses."""
-    axes.imshow(
-        [[int(bit) for bit in mask] for mask in rungs.values()], cmap="Blues", vmin=-0.15, vmax=1.1, aspect="auto"
-    )
-    axes.set_yticks(range(len(rungs)), labels=list(rungs))
+    found = [strip([mask], name) for name, mask in rungs.items()]
+    axes.imshow([row.shares for row in found], cmap="Blues", vmin=-0.15, vmax=1.1, aspect="auto")
+    axes.set_yticks(range(len(found)), labels=[row.title for row in found])
     axes.set_xlabel("step")
     axes.set_title("dark steps are computed, light ones reused", fontsize=9)
-    axes.set_xticks([x - 0.5 for x in range(1, len(next(iter(rungs.values()))))], minor=True)
-    axes.set_yticks([y - 0.5 for y in range(1, len(rungs))], minor=True)
+    axes.set_xticks([x - 0.5 for x in range(1, len(found[0].shares))], minor=True)
+    axes.set_yticks([y - 0.5 for y in range(1, len(found))], minor=True)
     axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="both", length=0)
     for side in axes.spines.values():

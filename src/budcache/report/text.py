@@ -8,6 +8,7 @@ from rich.text import Text
 
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality
+from budcache.report import strips
 from budcache.wording import several
 
 __all__ = ["describe", "strip"]
@@ -18,7 +19,7 @@ FEW = 4  # samples, on which a mean does not say much
 
 def strip(mask: Mask) -> str:
     """A mask as a strip: a block for each computed step, a dot for each reused one."""
-    return "".join(COMPUTED if bit else REUSED for bit in mask)
+    return "".join(COMPUTED if share else REUSED for share in strips.strip([mask]).shares)
 
 
 def describe(found: Policy | Ladder) -> RenderableType:

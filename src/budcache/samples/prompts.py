@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from budcache.errors import SearchError
+from budcache.errors import FileError, SearchError
 from budcache.wording import quote
 
 __all__ = ["read_prompts"]
@@ -22,7 +22,7 @@ def read_prompts(path: str | os.PathLike[str]) -> list[str]:
     except UnicodeDecodeError:
         raise SearchError(f"the prompt file {source} is not UTF-8 text. Save it as such.") from None
     except OSError as error:
-        raise SearchError(
+        raise FileError(
             f"the prompt file {source} cannot be read: {error.strerror or error}. Check the path."
         ) from None
     kind = source.suffix.lower()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from budcache.errors import SearchError
+from filelock import FileLock, Timeout
+
+from budcache.errors import JournalError
 from budcache.wording import quote
 
 __all__ = ["Journal"]
@@ -20,13 +22,14 @@ VERSION = 1
 class Journal:
     """An append-only file of JSON lines; its first line says of what work.
 
+    One process at a time has it open, from before it is read until it is closed. The lock is a file of its own beside
+    the journal, hidden and empty; it stays when the lock is let go, as it is when a process is killed.
+
     Args:
         path: the file; made if it is not there.
         work: what determines the lines: model, prompts, steps, seeds. A journal of other work is refused.
         kind: what sort of journal it is: the name of the first line's own field.
         of: what the work is called, for people to read.
-        option: the command line's name for where the file is to be; `kind` if nothing is said.
-        error: what to raise when the file cannot be used.
 
     Attributes:
         entries: the lines of the runs before this one.
@@ -39,68 +42,85 @@ class Journal:
         *,
         kind: str = "ledger",
         of: str = "search",
-        option: str = "",
-        error: type[SearchError] = SearchError,
     ) -> None:
         self.path, self.kind, self.of = Path(path), kind, of
-        self.option, self.error = option or kind, error
-        first = json.dumps({kind: VERSION, of: dict(work)})
-        if self.path.exists() and not self.path.is_file():
-            raise error(f"{path} is a folder or a device, not a {kind}. Choose another --{self.option}.")
-        try:
-            data = self.path.read_bytes() if self.path.exists() else b""
-            # The last line may have been cut off by a kill; a line is whole only with its end.
-            end = data.rfind(b"\n") + 1
-            whole = data[:end].decode().splitlines()
-        except OSError as trouble:
-            reason = trouble.strerror or trouble
-            raise error(f"the {kind} {path} cannot be read: {reason}. Choose another --{self.option}.") from None
-        except UnicodeDecodeError:
-            raise self._foreign() from None
-        if whole:
-            self._check(whole[0], json.loads(first)[of])
-        elif not first.encode().startswith(data):  # not the beginning of ours, so somebody else's file
-            raise self._foreign()
-        self.entries = [self._parsed(line) for line in whole[1:]]
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a", encoding="utf-8")
-            _lock(self._file, self)
-            if self.path.stat().st_size != len(data):  # written to between our reading and our lock
-                self._file.close()
-                raise self.in_use()
+        first = {kind: VERSION, of: dict(work)}
+        with ExitStack() as held:
+            held.callback(self._locked().release)
+            whole = self._read(first)
+            self._file = self._appending(whole)
+            held.callback(_close, self._file)
             if not whole:
-                self._file.truncate(0)
-                self.write(json.loads(first))
-            elif end < len(data):
-                os.truncate(self.path, end)  # what is whole is not touched
-        except OSError as trouble:
-            raise self._full(trouble) from None
+                self.write(first)
+            self._held = held.pop_all()
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Append a line, at once."""
+        """Append a line, at once: it is on the disk when this returns."""
         try:
             self._file.write(json.dumps(entry) + "\n")
             self._file.flush()
+            os.fsync(self._file.fileno())
         except OSError as error:
-            raise self._full(error) from None
+            raise self._unwritable(error) from None
 
     def close(self) -> None:
         """Let go of the file."""
-        with contextlib.suppress(OSError):  # a full disk, said already when the line was written
-            self._file.close()
+        self._held.close()
 
-    def spoilt(self, entry: object) -> SearchError:
+    def spoilt(self, entry: object) -> JournalError:
         """The error for a line that is whole but makes no sense."""
-        return self.error(
+        return JournalError(
             f"the {self.kind} {self.path} has a line that cannot be used: {quote(entry)}. Remove the line or the file."
         )
 
-    def in_use(self) -> SearchError:
-        """The error for a file that another process writes to."""
-        return self.error(
-            f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another --{self.option}."
-        )
+    def _locked(self) -> FileLock:
+        """Two processes on one journal would mix their lines, so the second is refused."""
+        try:
+            if self.path.exists() and not self.path.is_file():
+                raise JournalError(f"{self.path} is a folder or a device, not a {self.kind}. Choose another place.")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Not bound to a thread: a journal may be closed by another one than opened it.
+            beside = self.path.with_name(f".{self.path.name}.lock")
+            lock = FileLock(beside, timeout=0, thread_local=False)
+            lock.acquire()
+        except JournalError:
+            raise
+        except Timeout:
+            raise JournalError(
+                f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another place."
+            ) from None
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return lock
+
+    def _read(self, first: dict[str, Any]) -> int:
+        """Check that what there is is ours, and take in its entries; how many bytes of it are whole lines."""
+        try:
+            data = self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            reason = error.strerror or error
+            raise JournalError(f"the {self.kind} {self.path} cannot be read: {reason}. Choose another place.") from None
+        # The last line may have been cut off by a kill; a line is whole only with its end.
+        end = data.rfind(b"\n") + 1
+        try:
+            whole = data[:end].decode().splitlines()
+        except UnicodeDecodeError:
+            raise self._foreign() from None
+        header = json.dumps(first)
+        if whole:
+            self._check(whole[0], json.loads(header)[self.of])
+        elif not header.encode().startswith(data):  # not the beginning of ours, so somebody else's file
+            raise self._foreign()
+        self.entries = [self._parsed(line) for line in whole[1:]]
+        return end
+
+    def _appending(self, whole: int) -> TextIO:
+        try:
+            file = self.path.open("a", encoding="utf-8")
+            file.truncate(whole)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return file
 
     def _parsed(self, line: str) -> dict[str, Any]:
         try:
@@ -119,37 +139,27 @@ class Journal:
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self._foreign() from None
         if version != VERSION:
-            raise self.error(
+            raise JournalError(
                 f"{self.path} is a {self.kind} of version {quote(version)}, this is {VERSION}. Remove the file."
             )
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
                 other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
-                raise self.error(
+                raise JournalError(
                     f"the {self.kind} {self.path} belongs to {other} with {name} = {quote(theirs.get(name))}, this one "
-                    f"has {quote(ours.get(name))}. Choose another --{self.option}, or remove the file to start afresh."
+                    f"has {quote(ours.get(name))}. Choose another place, or remove the file to start afresh."
                 )
 
-    def _foreign(self) -> SearchError:
-        return self.error(f"{self.path} is not a {self.kind}. Choose another --{self.option}, or remove the file.")
+    def _foreign(self) -> JournalError:
+        return JournalError(f"{self.path} is not a {self.kind}. Choose another place, or remove the file.")
 
-    def _full(self, error: OSError) -> SearchError:
-        return self.error(
+    def _unwritable(self, error: OSError) -> JournalError:
+        return JournalError(
             f"the {self.kind} {self.path} cannot be written: {error.strerror or error}. What was finished is kept; "
             "make room and run the same command again."
         )
 
 
-def _lock(file: Any, journal: Journal) -> None:
-    """Two processes on one journal would mix their lines, so the second is refused."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+def _close(file: TextIO) -> None:
+    with suppress(OSError):  # a full disk, said already when the line was written
         file.close()
-        raise journal.in_use() from None
-    except OSError:  # a file system without locks
-        return

@@ -1,17 +1,20 @@
-"""Writing what a pipeline returned: pictures as PNG, videos as MP4 or GIF."""
+"""What a pipeline returned as pictures, and pictures as files: PNG, for videos MP4 or GIF."""
 
 from __future__ import annotations
 
+import importlib.util
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from budcache.errors import PipelineError
+from budcache.errors import FileError, PipelineError
 
-__all__ = ["check_format", "pictures", "read", "save"]
+__all__ = ["check_format", "ending", "pictures", "read", "save", "to_levels", "to_picture", "to_webp"]
 
 Picture = Image.Image
 
@@ -31,14 +34,28 @@ def pictures(output: Any) -> list[Picture | list[Picture]]:
 def _sample(sample: Any) -> Picture | list[Picture]:
     if isinstance(sample, Picture):
         return sample
-    return [frame if isinstance(frame, Picture) else _from_array(frame) for frame in sample]
+    return [frame if isinstance(frame, Picture) else to_picture(frame) for frame in sample]
 
 
-def _from_array(frame: Any) -> Picture:
+def to_levels(frame: Any) -> NDArray[np.uint8]:
+    """Values from 0 to 1 as the 256 levels of a picture, whatever the shape; levels stay as they are."""
     array = np.asarray(frame)
     if array.dtype != np.uint8:
-        array = (array.clip(0, 1) * 255).round().astype(np.uint8)
-    return Image.fromarray(array)
+        array = (array.astype(np.float32).clip(0, 1) * 255).round().astype(np.uint8)
+    levels: NDArray[np.uint8] = array
+    return levels
+
+
+def to_picture(frame: Any) -> Picture:
+    """An array [height, width, 3] as a picture."""
+    return Image.fromarray(to_levels(frame))
+
+
+def to_webp(picture: Picture, quality: int = 84) -> bytes:
+    """A picture as a small file in memory, for pages."""
+    memory = io.BytesIO()
+    picture.save(memory, "WEBP", quality=quality, method=4)
+    return memory.getvalue()
 
 
 def read(path: Path) -> Picture:
@@ -47,44 +64,71 @@ def read(path: Path) -> Picture:
         return Image.open(path).convert("RGB")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a picture"
-        raise PipelineError(f"{path} cannot be read: {reason}. Give a PNG or JPEG file.") from None
+        raise FileError(f"{path} cannot be read: {reason}. Give a PNG or JPEG file.") from None
 
 
-def check_format(path: Path) -> None:
-    """Refuse an ending that can be neither a picture nor a video, before any work is done."""
-    Image.init()
-    ending = path.suffix.lower()
-    if ending and ending != ".mp4" and Image.registered_extensions().get(ending) not in Image.SAVE:
-        raise PipelineError(
-            f"{path} ends in {ending}, which cannot be written. Use .png for pictures, .mp4 for videos."
-        )
+def ending(video: bool) -> str:
+    """What the name of a file ends in where nothing else was asked for."""
+    if not video:
+        return ".png"
+    return ".mp4" if _can_write_mp4() else ".gif"
+
+
+def check_format(path: Path, video: bool) -> None:
+    """Refuse an ending that cannot hold what will be made; no ending at all stands for the usual one."""
+    chosen = path.suffix.lower()
+    if not chosen or _fits(chosen, video):
+        return
+    if _fits(chosen, not video):
+        kind, other = ("a video", "a picture") if video else ("a picture", "a video")
+        raise FileError(f"{path} is a name for {other}, but the pipeline makes {kind}. Use {_endings(video)}.")
+    if video and chosen == ".mp4":
+        raise FileError(f"{path} needs imageio to be written. Install budcache[video], or use .gif.")
+    raise FileError(f"{path} ends in {chosen}, which cannot be written. Use {_endings(video)}.")
 
 
 def save(sample: Picture | Sequence[Picture], path: Path, fps: int = 16) -> Path:
-    """Write one sample; a video goes to .mp4 where imageio is installed, else to .gif."""
+    """Write one sample; a name without an ending gets the usual one.
+
+    What does not fit its name is not lost: it is written beside it, and the error says where.
+    """
+    video = not isinstance(sample, Picture)
+    chosen = path.suffix.lower()
+    target = path if _fits(chosen, video) else path.with_name(path.name + ending(video))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(sample, Picture):
-            path = path.with_suffix(".png") if path.suffix.lower() in ("", ".mp4") else path
-            sample.save(path)
-            return path
-        return _save_video(list(sample), path, fps)
+            sample.save(target)
+        elif target.suffix.lower() == ".mp4":
+            _write_mp4(sample, target, fps)
+        else:
+            sample[0].save(target, save_all=True, append_images=sample[1:], duration=1000 // fps, loop=0)
     except OSError as error:
-        raise PipelineError(f"{path} cannot be written: {error.strerror or error}. Choose another place.") from None
+        raise FileError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from None
+    if chosen and target != path:
+        kind = "video" if video else "picture"
+        raise FileError(f"{path} cannot hold the {kind} that was made, it is in {target}. Use {_endings(video)}.")
+    return target
 
 
-def _save_video(frames: list[Picture], path: Path, fps: int) -> Path:
-    if path.suffix.lower() == ".mp4":
-        try:
-            import imageio
-        except ImportError:
-            raise PipelineError(
-                f"{path} needs imageio to be written. Install budcache[video], or choose a name that ends in .gif."
-            ) from None
-        with imageio.get_writer(path, fps=fps, macro_block_size=1) as writer:
-            for frame in frames:
-                writer.append_data(np.asarray(frame.convert("RGB")))
-        return path
-    path = path.with_suffix(".gif")
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=1000 // fps, loop=0)
-    return path
+def _fits(chosen: str, video: bool) -> bool:
+    if video:
+        return chosen == ".gif" or (chosen == ".mp4" and _can_write_mp4())
+    Image.init()
+    return Image.registered_extensions().get(chosen) in Image.SAVE
+
+
+def _endings(video: bool) -> str:
+    return ".mp4 or .gif" if video and _can_write_mp4() else ending(video)
+
+
+def _can_write_mp4() -> bool:
+    return all(importlib.util.find_spec(name) for name in ("imageio", "imageio_ffmpeg"))
+
+
+def _write_mp4(frames: Sequence[Picture], path: Path, fps: int) -> None:
+    import imageio
+
+    with imageio.get_writer(path, fps=fps, macro_block_size=1) as writer:
+        for frame in frames:
+            writer.append_data(np.asarray(frame.convert("RGB")))

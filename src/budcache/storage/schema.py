@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from math import isfinite
 from typing import Annotated, Any
@@ -14,7 +15,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     PlainSerializer,
     Strict,
     ValidationError,
@@ -44,10 +44,7 @@ def _to_mask(value: object) -> object:
         return value
     if not isinstance(value, str):
         raise ValueError("a mask is written as text of '1' and '0', such as \"1011\"")
-    try:
-        return Mask.parse(value)
-    except PolicyError as error:
-        raise ValueError(str(error)) from None
+    return Mask.parse(value)
 
 
 def _to_plain(value: Any, room: int = MAX_DEPTH) -> Any:
@@ -71,7 +68,22 @@ MaskField = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^1[01]*$", "maxLength": MAX_STEPS}),
 ]
 
-_nesting: ContextVar[int] = ContextVar("_nesting", default=0)
+_within: ContextVar[bool] = ContextVar("_within", default=False)
+
+
+@contextmanager
+def _refused_in_one_sentence() -> Iterator[None]:
+    """A refusal as a `PolicyError`, by the outermost value: it knows the whole path to the culprit."""
+    if _within.get():
+        yield
+        return
+    token = _within.set(True)
+    try:
+        yield
+    except ValidationError as error:
+        raise PolicyError(sentence(error)) from None
+    finally:
+        _within.reset(token)
 
 
 class Value(BaseModel):
@@ -79,21 +91,21 @@ class Value(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    @model_validator(mode="wrap")
+    # Where values are made, not in a validator: there pydantic wraps a `PolicyError`, which is a `ValueError`, again.
+    def __init__(self, **data: Any) -> None:
+        with _refused_in_one_sentence():
+            super().__init__(**data)
+
     @classmethod
-    def _refuse_in_one_sentence(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        token = _nesting.set(_nesting.get() + 1)
-        try:
-            value = handler(data)
-            value._check()
-            return value
-        except ValueError as error:
-            if _nesting.get() > 1:
-                raise  # the outermost value knows the whole path to the culprit
-            text = sentence(error) if isinstance(error, ValidationError) else f"{error}."
-            raise PolicyError(text) from None
-        finally:
-            _nesting.reset(token)
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """The value that already decoded JSON describes."""
+        with _refused_in_one_sentence():
+            return super().model_validate(obj, **options)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self._check()
+        return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The same value with some fields changed; what does not fit together is refused, as when it is made."""

@@ -1,4 +1,4 @@
-"""Every mask there is: the optimum that others are measured by, where it can be had."""
+"""Every mask there is: the optimum that others are measured by, where there are few enough."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from budcache.calibration.aggregate import mean
 from budcache.calibration.score import Score
-from budcache.errors import PolicyError, SearchError
+from budcache.errors import FileError, SearchError
 from budcache.events import Scored
 from budcache.mask import Mask
 from budcache.storage.journal import Journal
@@ -43,7 +43,7 @@ class Ledger:
         for entry in self._journal.entries:
             try:
                 self._read(entry)
-            except (ValueError, TypeError, KeyError, PolicyError):
+            except (ValueError, TypeError, KeyError):
                 self.close()
                 raise self._journal.spoilt(entry) from None
 
@@ -51,7 +51,7 @@ class Ledger:
         """A scoring function that asks the ledger first, and writes down what it did not know."""
 
         def remembered(ask: Ask) -> Iterator[Score]:
-            unknown = tuple(mask for mask in ask.masks if (reuse, mask) not in self.known)
+            unknown = tuple(mask for mask in dict.fromkeys(ask.masks) if (reuse, mask) not in self.known)
             fresh = score_many(Ask(unknown, ask.phase))
             for mask in ask.masks:
                 key = reuse, mask
@@ -92,8 +92,8 @@ def read_history(path: str | os.PathLike[str]) -> list[Scored]:
             )
         return [_scored(entry) for entry in entries[1:]]
     except OSError as error:
-        raise SearchError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
-    except (ValueError, TypeError, KeyError, IndexError, PolicyError, RecursionError):
+        raise FileError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None
 
 

@@ -124,11 +124,17 @@ def drive(
 
     proposals = strategy.propose(steps, wanted, Random(seed))
     try:
-        answer = answered(next(proposals))
-        while answer is not None:
-            answer = answered(proposals.send(answer))
-    except StopIteration:
-        pass
+        ask = next(proposals, None)
+        while ask is not None and (answer := answered(ask)) is not None:
+            ask = _next(proposals, answer)
     finally:
         proposals.close()
     return found
+
+
+def _next(proposals: Proposals, answer: tuple[Score, ...]) -> Ask | None:
+    """What a strategy asks next; None when it is done. Only its own end is one: not that of a scoring function."""
+    try:
+        return proposals.send(answer)
+    except StopIteration:
+        return None

@@ -1,0 +1,147 @@
+"""Writes what of the documentation comes from the docstrings.
+
+- docs/api.md: every public name with its signature;
+- the list of files in docs/architecture.md, each with the first line of its docstring.
+
+python docs/make_api.py          writes both
+python docs/make_api.py --check  ends with 1 if they are not up to date
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import budcache
+from budcache import baselines, events, strategies, testing
+
+TARGET, ARCHITECTURE = (Path(__file__).with_name(name) for name in ("api.md", "architecture.md"))
+SOURCE = Path(budcache.__file__).parent
+BEGIN, END = "<!-- files: made by make_api.py -->", "<!-- end of files -->"
+ROOMS: dict[str, tuple[Any, str]] = {
+    "budcache": (budcache, "What `import budcache` gives."),
+    "budcache.events": (events, "What long jobs tell their watchers."),
+    "budcache.strategies": (strategies, "Ways to search."),
+    "budcache.baselines": (baselines, "Other people's caching methods."),
+    "budcache.testing": (testing, "Contract tests for strategies and baselines of your own."),
+}
+
+
+def main() -> None:
+    old = ARCHITECTURE.read_text(encoding="utf-8")
+    before, _, rest = old.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    new = {TARGET: page(), ARCHITECTURE: f"{before}{BEGIN}\n{files()}\n{END}{after}"}
+    if "--check" in sys.argv:
+        stale = [path.name for path, text in new.items() if not path.exists() or path.read_text("utf-8") != text]
+        sys.exit(f"not up to date: {', '.join(stale)}. Run `make docs`." if stale else 0)
+    for path, text in new.items():
+        path.write_text(text, encoding="utf-8")
+
+
+def files() -> str:
+    """Every file of the package with what it is for, room by room."""
+    lines, room = ["```"], None
+    for path in sorted(SOURCE.rglob("*.py"), key=lambda path: (len(path.relative_to(SOURCE).parts) > 1, path)):
+        parts = path.relative_to(SOURCE).parts
+        about = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0].rstrip(".")
+        if parts[:-1] != room:
+            room = parts[:-1]
+            lead = about if path.name == "__init__.py" and room else ""
+            lines += [""] * bool(room) + [f"{'/'.join(('budcache', *room))}/".ljust(26) + lead]
+        if path.name != "__init__.py":
+            lines.append(f"  {path.name}".ljust(26) + about)
+    return "\n".join(line.rstrip() for line in [*lines, "```"])
+
+
+def page() -> str:
+    """The whole reference."""
+    parts = ["# API reference\n\nMade from the docstrings by `make docs`; do not edit it by hand.\n"]
+    for name, (module, lead) in ROOMS.items():
+        parts.append(f"## {name}\n\n{lead}\n")
+        parts += [entry(public, getattr(module, public)) for public in sorted(module.__all__, key=str.lower)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def entry(name: str, value: Any) -> str:
+    """One public name."""
+    if inspect.isclass(value):
+        methods = [
+            f"- `{attribute}{signature(member)}`: {first_line(member)}"
+            for attribute, member in vars(value).items()
+            if not attribute.startswith("_") and first_line(member)
+        ]
+        return f"### {name}\n\n{prose(value)}\n" + ("\n" + "\n".join(methods) + "\n" if methods else "")
+    if inspect.isroutine(value):
+        return f"### {name}\n\n```python\n{name}{signature(value, wide=True)}\n```\n\n{prose(value)}\n"
+    return f"### {name}\n\nA value: {kind(value)}.\n"
+
+
+def kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"names and what they stand for: {', '.join(f'`{key}`' for key in value)}"
+    return f"`{type(value).__name__}`" if not hasattr(value, "__args__") else "a type"
+
+
+def signature(value: Any, wide: bool = False) -> str:
+    """How it is called; a property has no brackets."""
+    function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    if not callable(function):
+        return ""
+    try:
+        found = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "(...)"
+    parts, keywords = [], False
+    for name, parameter in found.parameters.items():
+        if name in ("self", "cls"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
+            parts, keywords = [*parts, "*"], True
+        parts.append(_parameter(name, parameter))
+    result = "" if found.return_annotation is found.empty else f" -> {_annotation(found.return_annotation)}"
+    if not wide or len(", ".join(parts)) < 90:
+        return f"({', '.join(parts)}){result}"
+    return "(\n" + "".join(f"    {part},\n" for part in parts) + f"){result}"
+
+
+def _parameter(name: str, parameter: inspect.Parameter) -> str:
+    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    typed = "" if parameter.annotation is parameter.empty else f": {_annotation(parameter.annotation)}"
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{stars}{name}{typed}{default if typed or not default else default.replace(' ', '')}"
+
+
+def _annotation(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return text.strip("\"'")
+
+
+def prose(value: Any) -> str:
+    """A docstring as Markdown: arguments become a list."""
+    text = inspect.getdoc(value) or ""
+    lines, listed = [], False
+    for line in text.split("\n"):
+        if re.fullmatch(r"(Args|Attributes|Returns):", line):
+            lines.append(f"**{line[:-1]}**\n")
+            listed = line != "Returns:"
+        elif listed and (found := re.match(r"    (\S[^:]*): (.*)", line)):
+            lines.append(f"- `{found[1]}`: {found[2]}")
+        elif listed and line.startswith("        "):
+            lines.append(f"  {line.strip()}")
+        else:
+            listed = listed and not line.strip()
+            lines.append(line.removeprefix("    ") if not line.startswith("     ") else line)
+    return "\n".join(lines).strip()
+
+
+def first_line(value: Any) -> str:
+    return (inspect.getdoc(value) or "").split("\n")[0] if not isinstance(value, str | int | tuple | dict) else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The second stage, measuring: metrics computed from the kept samples. It needs no pipeline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from budcache.comparison.folder import Drawn, Folder
+from budcache.comparison.result import FULL
+from budcache.jobs.meter import Meter
+from budcache.metrics import Metric, metric
+
+__all__ = ["measure", "measure_all"]
+
+
+def measure(folder: str | os.PathLike[str], metrics: Sequence[str], device: str = "cpu") -> None:
+    """Measure more of a comparison that was drawn already; `show` then shows it as well.
+
+    Args:
+        folder: of the comparison.
+        metrics: names from `metrics.METRICS`; what is measured already is not measured again.
+        device: where metrics that are networks run.
+    """
+    judges = [metric(name, device) for name in dict.fromkeys(metrics)]
+    with Folder.reopened(folder) as kept:
+        if kept.conditions is not None:
+            names = dict.fromkeys([*kept.metrics, *(judge.name for judge in judges)])
+            kept.begin(kept.conditions, kept.methods, list(names))
+        measure_all(kept, judges, Meter("compare"))
+
+
+def measure_all(folder: Folder, judges: Iterable[Metric], meter: Meter) -> None:
+    """Measure what was drawn by what was not yet measured; every metric of every entry is written down by itself."""
+    judges = list(judges)
+    for judge in judges:
+        judge.prepare()  # what is missing is said before the work
+    for drawn in folder.drawn.values():
+        known = folder.values(drawn)
+        # The full run is what others are compared with, so it is not compared with itself.
+        missing = [
+            judge
+            for judge in judges
+            if judge.name not in known and not (judge.reference and drawn.entry.method == FULL)
+        ]
+        if missing:
+            _measure(folder, drawn, missing, meter)
+
+
+def _measure(folder: Folder, drawn: Drawn, judges: Sequence[Metric], meter: Meter) -> None:
+    assert folder.conditions is not None  # something was drawn, so it had begun
+    entry, conditions = drawn.entry, folder.conditions
+    values: dict[str, list[float]] = {judge.name: [] for judge in judges}
+    for number, prompt in enumerate(conditions.prompts):
+        meter.add(0, note=f"{entry.title}, {entry.budget} calls")
+        sample = folder.sample(entry.method, entry.budget, number)
+        reference = folder.sample(FULL, conditions.steps, number)
+        for judge in judges:
+            values[judge.name].append(judge(sample, reference, prompt))
+    for name, row in values.items():
+        folder.note(drawn, name, row)

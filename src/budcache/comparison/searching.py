@@ -1,0 +1,78 @@
+"""The searches of a comparison: the only place in it that calls `search`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from budcache.comparison.methods import AUTHORS
+from budcache.events import Event, Progress
+from budcache.jobs.estimate import estimate
+from budcache.jobs.meter import Meter
+from budcache.jobs.search import search
+from budcache.policy import Ladder
+
+__all__ = ["expected_calls", "searched"]
+
+AUTHORS_SAMPLES = 2
+
+
+def searched(
+    method: str,
+    pipe: Any,
+    *,
+    steps: int,
+    budgets: Sequence[int],
+    samples: Sequence[Mapping[str, Any]],
+    ledger: Path,
+    seed: int,
+    batch: int,
+    meter: Meter,
+) -> Ladder:
+    """The ladder of one of our methods, or of the published search, with its scores kept in a ledger.
+
+    Ours with and without a fit score the same masks with plain reuse first, so they may share a ledger.
+    """
+    samples = samples[:AUTHORS_SAMPLES] if method in AUTHORS else samples
+    wan = type(pipe).__name__.startswith("Wan")
+    seen: list[int] = []  # sample-calls, as the search tells them: those of interrupted runs come first
+
+    def follow(event: Event) -> None:
+        if isinstance(event, Progress):
+            meter.add(event.sample_calls - seen[-1] if seen else 0, note=f"searching, {event.phase}")
+            seen.append(event.sample_calls)
+
+    expected = expected_calls(method, steps, budgets, len(samples), wan)
+    found = search(
+        pipe,
+        steps=steps,
+        budgets=budgets,
+        samples=samples,
+        seed=seed,
+        batch=min(batch, len(samples)),
+        ledger=ledger,
+        progress=False,
+        watch=follow,
+        objective="pixel" if method == "authors" and wan else "latent",
+        **_options(method, wan),
+    )
+    meter.skipped(max(0, expected - (seen[-1] - seen[0])))
+    return found
+
+
+def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, wan: bool = False) -> int:
+    """About how many sample-calls such a search takes."""
+    samples = min(samples, AUTHORS_SAMPLES) if method in AUTHORS else samples
+    return estimate(steps=steps, budgets=budgets, prompts=samples, **_options(method, wan)).sample_calls
+
+
+def _options(method: str, wan: bool) -> dict[str, Any]:
+    """How a method searches. The published search is the authors': their annealing, residual reuse, two prompts.
+
+    For Wan their code moves in another way and looks at decoded frames.
+    """
+    if method not in AUTHORS:
+        return {"fit": method == "budcache"}
+    strategy = "authors-wan" if method == "authors" and wan else AUTHORS[method]
+    return {"strategy": strategy, "reuse": "residual", "selection": 0}

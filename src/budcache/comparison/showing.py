@@ -1,0 +1,77 @@
+"""The third stage, showing: the table, the files and the page, from what a folder holds. It needs no pipeline."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from budcache.comparison.folder import Kept
+from budcache.comparison.preparing import LEDGER
+from budcache.comparison.result import FULL, Comparison, Entry, LeftOut, Measure, Tried
+from budcache.comparison.table import write_csv
+from budcache.errors import FileError
+from budcache.metrics import METRICS
+from budcache.strategies import read_history
+
+__all__ = ["gathered", "show"]
+
+
+def show(folder: str | os.PathLike[str]) -> Comparison:
+    """Write `comparison.json`, `comparison.csv` and `comparison.html` into a comparison's folder.
+
+    Args:
+        folder: of the comparison; it need not be finished, and may still be running.
+    """
+    from budcache.report.page import write
+
+    found, home = gathered(folder), Path(folder)
+    found.save(home / "comparison.json")
+    write_csv(found, home / "comparison.csv")
+    write(found, home, home / "comparison.html")
+    return found
+
+
+def gathered(folder: str | os.PathLike[str]) -> Comparison:
+    """What was last asked for in a folder, as far as it is there."""
+    kept = Kept.read(folder)
+    conditions = kept.conditions
+    if conditions is None or (FULL, conditions.steps) not in kept.drawn:
+        raise FileError(f"{folder} has no full run yet, so there is nothing to show. Run the comparison again.")
+    wanted = [(FULL, conditions.steps), *((method, budget) for method in kept.methods for budget in conditions.budgets)]
+    entries = [
+        Entry.model_validate({**dict(drawn.entry), "values": _asked(kept.values(drawn), kept.metrics)})
+        for key in wanted
+        if (drawn := kept.drawn.get(key)) is not None
+    ]
+    return Comparison(
+        **dict(conditions),
+        measures=tuple(Measure.of(METRICS[name]) for name in kept.metrics if name in METRICS),
+        entries=tuple(entries),
+        left_out=_grouped([kept.left_out[key] for key in wanted if key in kept.left_out]),
+        history=_history(kept.path / LEDGER),
+    )
+
+
+def _asked(values: dict[str, tuple[float, ...]], metrics: tuple[str, ...]) -> dict[str, tuple[float, ...]]:
+    return {name: values[name] for name in metrics if name in values}
+
+
+def _grouped(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
+    """One line for all the budgets that a method was left out at for the same reason."""
+    budgets: dict[tuple[str, str, str], list[int]] = {}
+    for out in left_out:
+        budgets.setdefault((out.method, out.title, out.reason), []).extend(out.budgets)
+    return tuple(
+        LeftOut(method=method, title=title, budgets=tuple(those), reason=reason)
+        for (method, title, reason), those in budgets.items()
+    )
+
+
+def _history(ledger: Path) -> tuple[Tried, ...]:
+    """The convergence of our search, if it took place in this folder."""
+    if not ledger.exists():
+        return ()
+    return tuple(
+        Tried(budget=step.mask.budget, loss=step.loss, calls=step.sample_calls, phase=step.phase)
+        for step in read_history(ledger)
+    )

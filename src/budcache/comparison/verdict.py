@@ -1,0 +1,79 @@
+"""Who is ahead, and whether that is more than chance: differences sample by sample, with their standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from budcache.calibration.aggregate import standard_error
+from budcache.comparison.result import Comparison, Entry, Measure
+from budcache.wording import several
+
+__all__ = ["Lead", "headline", "lead", "main_budget"]
+
+ERRORS = 2  # standard errors that a lead must exceed to count
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How far one method is from another on the same samples, on average; positive where it is better."""
+
+    mean: float
+    error: float | None  # of the mean; None for a single sample
+
+    @property
+    def decided(self) -> bool:
+        """Whether the difference is larger than two of its standard errors; a single sample decides nothing."""
+        return self.error is not None and abs(self.mean) > ERRORS * self.error
+
+    @property
+    def ahead(self) -> bool | None:
+        """Better (True), worse (False) or undecided (None)."""
+        return self.mean > 0 if self.decided else None
+
+
+def lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
+    """The lead of one method over another by a metric; None where one of them was not measured."""
+    mine, theirs = one.values.get(measure.name), other.values.get(measure.name)
+    if not mine or not theirs:
+        return None
+    apart = np.subtract(mine, theirs) * (1 if measure.higher else -1)
+    return Lead(float(apart.mean()), standard_error(apart.tolist()))
+
+
+def main_budget(comparison: Comparison) -> int:
+    """The budget to put forward, the one in the middle: neither the boldest nor the safest."""
+    return comparison.budgets[len(comparison.budgets) // 2]
+
+
+def headline(comparison: Comparison) -> str:
+    """The outcome in one sentence, also where it is not in our favour, or undecided."""
+    budget = main_budget(comparison)
+    ours = comparison.entry(comparison.ours, budget) if comparison.ours is not None else None
+    measure = comparison.measures[0] if comparison.measures else None
+    found = ours.summed(measure) if ours is not None and measure is not None else None
+    if ours is None or measure is None or found is None:
+        budgets = ", ".join(map(str, comparison.budgets))
+        return f"{len(comparison.methods)} methods at {budgets} of {comparison.steps} calls."
+    start = f"With {budget} instead of {comparison.steps} model calls {ours.title} reaches {measure.title} "
+    start += measure.spoken(found.mean, found.error)
+    rival = _best_rival(comparison, comparison.within(budget), measure)
+    apart = lead(ours, rival, measure) if rival is not None else None
+    if rival is None or apart is None:
+        return f"{start}, {ours.speedup:.1f} times faster than the full run."
+    # Who is not there may well be better, and so may be who took more calls than agreed.
+    kept = "" if rival == _best_rival(comparison, comparison.at(budget), measure) else " that kept to the budget"
+    gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
+    on = f"on {several(len(comparison.prompts), 'prompt')}"
+    doubt = "" if apart.decided else ": undecided, within two standard errors"
+    return f"{start}, {gap} than the best of the others shown{kept} ({rival.title}), {on}{doubt}."
+
+
+def _best_rival(comparison: Comparison, entries: Sequence[Entry], measure: Measure) -> Entry | None:
+    """The best of other people's methods, by the mean."""
+    others = [e for e in entries if e.method != comparison.ours and not e.method.startswith("budcache")]
+    means = {entry.method: found.mean for entry in others if (found := entry.summed(measure)) is not None}
+    known = [entry for entry in others if entry.method in means]
+    return (max if measure.higher else min)(known, key=lambda entry: means[entry.method], default=None)

@@ -1,0 +1,249 @@
+"""`budcache.compare`: methods side by side on one pipeline, at the same number of model calls."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from budcache.comparison.folder import Folder
+from budcache.comparison.measuring import measure_all
+from budcache.comparison.methods import METHODS, UNTAUGHT, title, usual
+from budcache.comparison.preparing import Preparation
+from budcache.comparison.result import FULL, Comparison, Conditions
+from budcache.comparison.showing import show
+from budcache.errors import BudcacheWarning, PipelineError, SearchError
+from budcache.events import Watch
+from budcache.jobs.config import check_budgets, known_options, one_or_several
+from budcache.jobs.meter import Meter
+from budcache.jobs.watching import watching
+from budcache.metrics import METRICS, metric
+from budcache.policy import Ladder
+from budcache.samples.samples import digest, settings_of, take_samples
+from budcache.wording import nearest, quote
+
+if TYPE_CHECKING:
+    from budcache.policy import Origin
+
+__all__ = ["EVALUATION_SEED", "CompareConfig", "compare"]
+
+EVALUATION_SEED = 10_000  # far from the seeds of the search, which count up from 0
+OURS_TO_SAY = {"num_inference_steps": "steps", "output_type": None, "return_dict": None}  # and how to say it to us
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """What is compared, on what and how; a value that is refused where it makes no sense, before anything runs.
+
+    Attributes:
+        steps: K of the full run.
+        budgets: model calls per sample, rising.
+        samples: keyword arguments of the pipeline's `__call__`, one set per sample to measure on.
+        calibration: likewise, to search, fit and tune on.
+        folder: where everything is kept.
+        methods: names from `METHODS` or of given policies, in the order of the table.
+        metrics: names from `METRICS`.
+        policies: ladders that are there already, by name.
+        seed: of the searches.
+        batch: samples at once while searching and tuning.
+    """
+
+    steps: int
+    budgets: tuple[int, ...]
+    samples: tuple[Mapping[str, Any], ...]
+    calibration: tuple[Mapping[str, Any], ...]
+    folder: Path
+    methods: tuple[str, ...]
+    metrics: tuple[str, ...]
+    policies: Mapping[str, Ladder]
+    seed: int
+    batch: int
+
+    def __post_init__(self) -> None:
+        check_budgets(self.budgets, self.steps)
+        if self.batch < 1:
+            raise SearchError(f"batch must be at least 1, got {self.batch}.")
+        for name in self.methods:
+            if name not in METHODS and name not in self.policies:
+                raise SearchError(f"there is no method {name!r}. {nearest(name, [*METHODS, *self.policies])}")
+        if FULL in self.policies:
+            raise SearchError(f"a policy is called {FULL!r}, which is the full run's name. Choose another name.")
+        if not self.samples:
+            raise SearchError("there are no prompts to measure on. Give a few that are not used for calibration.")
+        lacking = [name for name in self.methods if name not in (*self.policies, *UNTAUGHT)]
+        if lacking and not self.calibration:
+            raise SearchError(
+                f"{title(lacking[0])} has to be calibrated. Give calibration prompts, other than those to measure on."
+            )
+        for name in self.metrics:
+            if name not in METRICS:
+                raise SearchError(f"there is no metric {name!r}. {nearest(name, METRICS)}")
+            blank = next((i for i, sample in enumerate(self.samples) if not _prompt(sample)), None)
+            if not METRICS[name].reference and blank is not None:
+                raise SearchError(
+                    f"{METRICS[name].title} looks at the prompt, but sample {blank} has none as text. Leave {name} out."
+                )
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """What to call each sample: its prompt, if it has one."""
+        return tuple(_prompt(sample) or f"sample {number}" for number, sample in enumerate(self.samples))
+
+    def check_pipeline(self, pipe: Any) -> None:
+        """Refuse arguments that the pipeline does not take, before it runs."""
+        from budcache.pipeline.arguments import arguments
+
+        known = arguments(pipe)
+        for name in dict.fromkeys(name for sample in (*self.samples, *self.calibration) for name in sample):
+            if name in OURS_TO_SAY:
+                instead = f"Give {OURS_TO_SAY[name]}= instead." if OURS_TO_SAY[name] else "Leave it out."
+                raise PipelineError(f"{name} is what the comparison itself tells the pipeline. {instead}")
+            if name not in known:
+                raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, known)}")
+
+
+@known_options
+def compare(
+    pipe: Any,
+    *,
+    steps: int,
+    budgets: int | Iterable[int],
+    prompts: Sequence[str] = (),
+    samples: Sequence[Mapping[str, Any]] = (),
+    calibration: Sequence[str] = (),
+    calibration_samples: Sequence[Mapping[str, Any]] = (),
+    folder: str | os.PathLike[str],
+    methods: Sequence[str] | None = None,
+    metrics: Sequence[str] = ("psnr", "ssim"),
+    policies: Mapping[str, Ladder] | None = None,
+    seed: int = 0,
+    batch: int = 1,
+    call: Mapping[str, Any] | None = None,
+    watch: Watch | None = None,
+    progress: bool | None = None,
+) -> Comparison:
+    """Compare methods on a pipeline at the same budgets, and write a page, a table and all numbers into a folder.
+
+    Methods with a threshold are tuned on calibration samples until they make as many calls as the budget. Samples are
+    then drawn one at a time, measured, and shown. The same call goes on with what its folder holds: killed, it loses
+    at most the method that it was drawing; another metric draws nothing again; another method or budget draws and
+    measures only what is new.
+
+    Args:
+        pipe: any diffusers pipeline; it is left as it is.
+        steps: K of the full run, which the others are measured against.
+        budgets: model calls per sample to compare at.
+        prompts: what to measure on; or
+        samples: keyword arguments of the pipeline's `__call__`, one set per sample: images to start from, for example.
+            Sample i is drawn from noise of seed + 10 000 + i, unless it brings a generator or latents.
+        calibration: other prompts, to search, fit and tune on; or
+        calibration_samples: the same as sets of keyword arguments.
+        folder: where everything is kept and written.
+        methods: names from `budcache.comparison.methods.METHODS`; None is all that are installed, without the slow
+            published search. The full run always takes part. A method that cannot serve this pipeline is left out,
+            with its reason.
+        metrics: names from `budcache.metrics.METRICS`.
+        policies: ladders to compare as well, by name; one called "budcache" is taken instead of a search.
+        seed: of the searches.
+        batch: samples at once while searching and tuning; drawing is always one at a time.
+        call: keyword arguments of the pipeline that all samples share: sizes, guidance.
+        watch: told typed events (`budcache.events`): what it will cost, how far it is, what is finished.
+        progress: whether to show a bar; None does so in a terminal or a notebook.
+
+    Returns:
+        The comparison, as in the folder's `comparison.json`.
+    """
+    from budcache.comparison.drawing import MEASURING, Drawing, draw
+
+    shared, given = dict(call or {}), dict(policies or {})
+    config = CompareConfig(
+        steps=steps,
+        budgets=one_or_several(budgets),
+        samples=tuple(take_samples(prompts, samples, shared)) if prompts or samples else (),
+        calibration=tuple(take_samples(calibration, calibration_samples, shared))
+        if calibration or calibration_samples
+        else (),
+        folder=Path(folder),
+        methods=tuple(dict.fromkeys([*(usual() if methods is None else methods), *given])),
+        metrics=tuple(dict.fromkeys(metrics)),
+        policies=given,
+        seed=seed,
+        batch=batch,
+    )
+    config.check_pipeline(pipe)
+    _warn_of_shared_prompts(config)
+    judges = [metric(name, str(pipe.device)) for name in config.metrics]
+    for judge in judges:
+        judge.prepare()  # what is missing is said before the work, not after it
+    conditions = _conditions(pipe, config)
+    with Folder(config.folder, _identity(conditions, config)) as kept, watching(watch, progress) as everybody:
+        meter = Meter("compare", everybody)
+        kept.begin(conditions, config.methods, config.metrics)
+        drawing = Drawing(pipe, config.samples, seed + EVALUATION_SEED, steps, kept, meter)
+        preparation = Preparation(pipe, steps, config.budgets, config.calibration, kept.path, given, seed, batch, meter)
+        draw(drawing, preparation, config.methods, config.budgets)
+        meter.phase(MEASURING)
+        measure_all(kept, judges, meter)
+    return show(config.folder)
+
+
+def _warn_of_shared_prompts(config: CompareConfig) -> None:
+    learned = {text for sample in config.calibration if (text := _prompt(sample))}
+    if both := learned & {text for sample in config.samples if (text := _prompt(sample))}:
+        warnings.warn(
+            f"{len(both)} of the prompts are used both to calibrate and to measure, such as {quote(min(both))}; "
+            "what is measured on them is optimistic.",
+            BudcacheWarning,
+            stacklevel=4,  # whoever called `compare`
+        )
+
+
+def _prompt(sample: Mapping[str, Any]) -> str:
+    """A sample's prompt as text; nothing where it has none, or one in another form."""
+    found = sample.get("prompt")
+    if isinstance(found, list | tuple) and len(found) == 1:
+        found = found[0]
+    return found if isinstance(found, str) else ""
+
+
+def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
+    """On what, and how, it is compared."""
+    import torch
+
+    device = torch.device(pipe.device)
+    own_noise = any(sample.get(name) is not None for sample in config.samples for name in ("generator", "latents"))
+    return Conditions(
+        origin=_origin(pipe, config),
+        steps=config.steps,
+        budgets=config.budgets,
+        prompts=config.titles,
+        seed=None if own_noise else config.seed + EVALUATION_SEED,
+        calibration=len(config.calibration),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        threads=torch.get_num_threads(),
+        dtype=str(getattr(pipe, "dtype", "")).removeprefix("torch."),
+    )
+
+
+def _origin(pipe: Any, config: CompareConfig) -> Origin:
+    from budcache.pipeline import describe
+
+    settings = [settings_of(sample) for sample in config.samples]
+    # What differs from sample to sample has no place among the facts of all of them.
+    common = {name: value for name, value in settings[0].items() if all(s.get(name) == value for s in settings)}
+    count, hashed = len(config.samples), digest(config.samples)
+    return describe(pipe, prompts=count, prompts_hash=hashed, seed=config.seed, **common)
+
+
+def _identity(conditions: Conditions, config: CompareConfig) -> dict[str, Any]:
+    """What the pictures depend on; not the metrics, which are computed from them."""
+    return conditions.origin.model_dump(mode="json", exclude={"versions"}) | {
+        "calibration prompts": digest(config.calibration),
+        "steps": conditions.steps,
+        "dtype": conditions.dtype,
+        "device": conditions.device,
+        "batch": config.batch,
+    }

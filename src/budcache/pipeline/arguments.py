@@ -1,0 +1,32 @@
+"""Which arguments a pipeline can be called with."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+__all__ = ["arguments", "is_modular"]
+
+
+def arguments(pipe: Any) -> dict[str, Any]:
+    """The keyword arguments that a pipeline takes, with their defaults; None where there is none.
+
+    A stock pipeline has them in the signature of its `__call__`. That of a modular pipeline only says `**kwargs`: what
+    it takes are the inputs of its blocks that no block before provides.
+    """
+    if is_modular(pipe):
+        # An input without a name stands for a group of them, which are given as a dictionary under the group's name.
+        return {each.name or each.kwargs_type: each.default for each in pipe.blocks.inputs}
+    _, *parameters = inspect.signature(type(pipe).__call__).parameters.values()  # the first one is `self`
+    return {
+        each.name: None if each.default is each.empty else each.default
+        for each in parameters
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    }
+
+
+def is_modular(pipe: Any) -> bool:
+    """Whether a pipeline is one of diffusers' modular ones, put together from blocks."""
+    from diffusers import ModularPipeline
+
+    return isinstance(pipe, ModularPipeline)

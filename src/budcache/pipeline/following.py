@@ -1,0 +1,63 @@
+"""Pipelines that follow a scheduler which stands in for their own, in everything that counts steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from budcache.errors import PipelineError
+from budcache.pipeline.arguments import is_modular
+from budcache.pipeline.counting import counting_guider, guiders
+from budcache.pipeline.modular import counting_blocks, parts
+from budcache.pipeline.standin import StandIn
+
+__all__ = ["follow", "twin_of"]
+
+
+def follow(pipe: Any, scheduler: StandIn, steps: int) -> Callable[[], None]:
+    """Let a pipeline's guiders and a modular pipeline's blocks count the steps of `scheduler`.
+
+    Args:
+        pipe: the pipeline; these parts of it are replaced by copies.
+        scheduler: the stand-in that it is given.
+        steps: the number of steps of a modular pipeline whose user names none.
+
+    Returns:
+        How to give the pipeline its own parts back, but for those that the user has set since then.
+    """
+    before = guiders(pipe)
+    ours = {name: counting_guider(guider, scheduler) for name, guider in before.items()}
+    if is_modular(pipe):
+        before["_blocks"], ours["_blocks"] = pipe._blocks, counting_blocks(pipe, steps)
+    for name, part in ours.items():
+        setattr(pipe, name, part)
+
+    def undo() -> None:
+        for name, part in before.items():
+            if getattr(pipe, name, None) is ours[name]:
+                setattr(pipe, name, part)
+
+    return undo
+
+
+def twin_of(pipe: Any) -> Any:
+    """A pipeline that shares every network with another, but whose scheduler, flags and guiders are its own.
+
+    It shows no progress bar. The loops of its blocks, if it is modular, count the steps of the scheduler it is given.
+    """
+    twin = copy.copy(pipe)
+    for name, guider in guiders(pipe).items():
+        if getattr(guider, "adaptive_projected_guidance_momentum", None) is not None:
+            raise PipelineError(
+                f"{type(guider).__name__} adds up what it saw at earlier steps, so the model's output at one noise "
+                "level depends on which steps came before, and no mask can be judged by it. "
+                f"Set pipe.{name}.adaptive_projected_guidance_momentum = None."
+            )
+        setattr(twin, name, copy.deepcopy(guider))
+    if is_modular(pipe):
+        twin._blocks = counting_blocks(pipe)
+    for part in parts(twin._blocks) if is_modular(pipe) else [twin]:
+        if hasattr(part, "set_progress_bar_config"):
+            part.set_progress_bar_config(disable=True)
+    return twin

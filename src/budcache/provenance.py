@@ -1,0 +1,99 @@
+"""What is known of a policy beside what it does: where it came from, how good it is, what it went through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, SerializerFunctionWrapHandler, Strict, model_serializer
+
+from budcache.events import Scored
+from budcache.storage.schema import Count, Number, Seed, Settings, Text, Value
+from budcache.wording import quote, several
+
+__all__ = ["Origin", "Quality", "Refined", "Searched"]
+
+
+class Origin(Value):
+    """Where a policy came from; all optional, for a policy may be written by hand."""
+
+    model: Text | None = None  # hub id, folder or embedded name
+    pipeline: Text | None = None  # class names, as the pipeline gave them
+    denoiser: Text | None = None
+    weights: Text | None = None  # fingerprint of the denoiser's weights
+    adapters: Annotated[tuple[Text, ...], Field(fail_fast=True)] = ()  # LoRA adapters that were active
+    scheduler: Text | None = None
+    scheduler_settings: Settings = Field(default_factory=dict)  # only what differs from the class's defaults
+    height: Count | None = None
+    width: Count | None = None
+    frames: Count | None = None
+    guidance: Number | None = None
+    prompts: Count | None = None  # how many, and a hash of which
+    prompts_hash: Text | None = None
+    seed: Seed | None = None
+    strategy: Text | None = None
+    teacher_steps: Count | None = None
+    calls: Count | None = None  # model calls spent, teacher included
+    versions: dict[str, Text] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value not in (None, [], (), {})}
+
+    def difference(self, other: Origin) -> str | None:
+        """In what two origins differ that a policy's quality depends on, as a clause; None if in nothing."""
+        for name in _SETTINGS:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                return f"{name} is {quote(ours)} in one and {quote(theirs)} in the other"
+        return None
+
+
+# What has to be the same for two policies to be rungs of one ladder.
+_SETTINGS = (
+    *("model", "pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings"),
+    *("height", "width", "frames", "guidance", "teacher_steps"),
+)
+
+
+class Quality(Value):
+    """How near the policy comes to the full run: on its own prompts and on held-out ones."""
+
+    calibration_loss: Number | None = None
+    loss: Number | None = None  # held-out
+    psnr: Number | None = None  # mean over held-out samples
+    psnr_error: Number | None = None  # the standard error of that mean
+    psnr_p5: Number | None = None  # 5th percentile over samples
+    psnr_worst: Number | None = None
+    samples: Count | None = None
+    # Whether the policy was chosen by these very samples; what is measured on them is then optimistic.
+    used_to_choose: Annotated[bool, Strict()] | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The PSNR as people read it: mean, standard error and number of samples; None without one."""
+        if self.psnr is None:
+            return None
+        error = "" if self.psnr_error is None else f" ± {self.psnr_error:.1f}"
+        on = "" if self.samples is None else f" ({several(self.samples, 'sample')})"
+        return f"{self.psnr:.1f}{error} dB{on}"
+
+
+class Refined(Value):
+    """One refinement that a policy has gone through, and what it was worth."""
+
+    how: Text  # "fit", "align", "align, joint"
+    prompts: Count | None = None
+    calls: Count | None = None  # sample-calls, those for choosing and measuring included
+    gain: Number | None = None  # decibels of PSNR on held-out samples
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How a ladder came about."""
+
+    history: tuple[Scored, ...]  # every mask that was scored, in order
+    calls: int  # sample-calls: model calls times samples; teachers, selection and measuring included
+    earlier: int  # those of them that runs before this one had spent, by the ledger
+    seconds: float
+    stopped: str | None  # the limit that ended it early, if one did

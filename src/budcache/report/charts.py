@@ -1,0 +1,216 @@
+"""What the charts show: points, labels and ticks, prepared once. `svg.py` draws them on pages, `plots.py` as PNG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from budcache.comparison.result import Comparison, Entry, Measure
+from budcache.report.strips import Strip, strip
+
+__all__ = [
+    "Chart",
+    "Line",
+    "Mark",
+    "Scoring",
+    "Style",
+    "convergence",
+    "curve",
+    "lines",
+    "strips",
+    "styles",
+    "ticks",
+]
+
+SHAPES = ("circle", "square", "diamond", "triangle")
+COLOURS = 12  # that there are for other methods; after that, shapes tell them apart
+OURS, NEAR = "ours", "near"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method looks in every chart: the name of a colour, and a shape for those who see no colours."""
+
+    colour: str
+    shape: str = "circle"
+    strong: bool = False
+
+
+class Mark(NamedTuple):
+    """A point of a line, its standard error, and what to read where the pointer rests on it."""
+
+    x: float
+    y: float
+    error: float | None = None
+    label: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart, from left to right."""
+
+    title: str
+    style: Style
+    marks: tuple[Mark, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines, and points behind them.
+
+    Args:
+        x: what is counted to the right.
+        y: what is counted upwards.
+        lines: the first is drawn first, so the last lies above the others.
+        dots: points by what they are.
+        level: a value to mark by a line across.
+        logarithmic: whether equal ratios have equal distances upwards; no value is then 0 or less.
+        falling: whether lines are stairs: what was found stays until something better is.
+        about: the chart in one sentence, for those who cannot see it.
+    """
+
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    dots: Mapping[str, Sequence[tuple[float, float]]]
+    level: float | None = None
+    logarithmic: bool = False
+    falling: bool = False
+    about: str = ""
+
+    @property
+    def spread(self) -> tuple[list[float], list[float]]:
+        """All values to the right and upwards, errors included."""
+        xs = [mark.x for line in self.lines for mark in line.marks]
+        ys = [y for line in self.lines for mark in line.marks for y in (_low(mark), _high(mark))]
+        points = [point for those in self.dots.values() for point in those]
+        level = [] if self.level is None else [self.level]
+        return xs + [x for x, _ in points], ys + [y for _, y in points] + level
+
+
+def _low(mark: Mark) -> float:
+    return mark.y - (mark.error or 0.0)
+
+
+def _high(mark: Mark) -> float:
+    return mark.y + (mark.error or 0.0)
+
+
+# Quality over model calls
+
+
+def styles(comparison: Comparison) -> dict[str, Style]:
+    """Ours strong, our plain variant related to it, every other in a colour of its own."""
+    found, number = dict[str, Style](), 0
+    for name in comparison.methods:
+        if name == comparison.ours:
+            found[name] = Style(OURS, strong=True)
+        elif name == "budcache-plain":
+            found[name] = Style(NEAR)
+        else:
+            found[name] = _other(number)
+            number += 1
+    return found
+
+
+def _other(number: int) -> Style:
+    return Style(f"c{number % COLOURS}", SHAPES[(number + number // COLOURS) % len(SHAPES)])
+
+
+def curve(comparison: Comparison, measure: Measure) -> Chart | None:
+    """A metric over the model calls that were really made, a line for each method; None if nothing was measured."""
+    marks: dict[str, list[Mark]] = {}
+    for entry in comparison.entries:
+        found = entry.summed(measure)
+        if found is not None and entry.method in comparison.methods:
+            written = measure.written(found.mean)
+            error = "" if found.error is None else f" ± {measure.written(found.error)}"
+            note = f"{entry.title}: {written}{error} {measure.unit}".rstrip() + f" at {entry.mean_calls:.3g} calls, "
+            note += f"bad tail {measure.written(found.tail)}, {entry.speedup:.2f}x faster"
+            marks.setdefault(entry.method, []).append(Mark(entry.mean_calls, found.mean, found.error, written, note))
+    if not marks:
+        return None
+    looks, full = styles(comparison), comparison.full.summed(measure)
+    drawn = [Line(comparison.methods[name], looks[name], tuple(sorted(those))) for name, those in marks.items()]
+    return Chart(
+        x="model calls per sample",
+        y=f"{measure.title} {measure.unit}".strip(),
+        lines=tuple(sorted(drawn, key=lambda line: line.style.strong)),
+        dots={},
+        level=None if full is None else full.mean,
+        about=f"{measure.title} over model calls of {len(marks)} methods; the table below has the numbers.",
+    )
+
+
+def lines(curves: Mapping[str, Mapping[int, float]], ours: str, y: str) -> Chart:
+    """Named curves of a measure over model calls; ours stands out."""
+    others = [name for name in curves if name != ours]
+    drawn = [
+        Line(
+            name,
+            Style(OURS, strong=True) if name == ours else _other(others.index(name)),
+            tuple(Mark(calls, value) for calls, value in values.items()),
+        )
+        for name, values in curves.items()
+    ]
+    return Chart(x="model calls per sample", y=y, lines=tuple(drawn), dots={})
+
+
+# Convergence of a search
+
+
+class Scoring(NamedTuple):
+    """A mask that was scored: its calls, its loss, where it stands in the search, and the phase."""
+
+    budget: int
+    loss: float
+    at: int
+    phase: str
+
+
+def convergence(history: Iterable[Scoring], budgets: Iterable[int], x: str) -> Chart | None:
+    """All scored masks as points, and for each budget the best loss so far; None if nothing was scored."""
+    known = [step for step in history if step.loss > 0]  # a loss of 0 has no place on a logarithmic scale
+    dots: dict[str, list[tuple[float, float]]] = {}
+    for step in known:
+        dots.setdefault(step.phase, []).append((step.at, step.loss))
+    drawn = []
+    for budget in budgets:
+        mine = [step for step in known if step.budget == budget]
+        best = [Mark(step.at, low) for step, low in zip(mine, accumulate((s.loss for s in mine), min), strict=True)]
+        if best:
+            # Only where it falls, and on to the end: what was found stays found.
+            falls = [best[0], *(new for old, new in pairwise(best) if new.y < old.y)]
+            end = Mark(max(step.at for step in known), falls[-1].y, label=str(budget))
+            note = f"{budget} calls: best loss {falls[-1].y:.3g} at {falls[-1].x:.0f} {x}"
+            drawn.append(Line(f"best of {budget} calls", Style(OURS), (*falls, end), note))
+    if not drawn:
+        return None
+    about = f"The best loss of {len(drawn)} budgets falls while masks are scored."
+    return Chart(x=x, y="loss", lines=tuple(drawn), dots=dots, logarithmic=True, falling=True, about=about)
+
+
+# Masks
+
+
+def strips(comparison: Comparison, entries: Iterable[Entry]) -> list[Strip]:
+    """The masks of some entries, with how many there are."""
+    found = []
+    for entry in entries:
+        several, longest = len(set(entry.masks)), max(map(len, entry.masks))
+        one = "one mask" if longest >= len(comparison.full.usual_mask) else f"its own {longest} steps"
+        found.append(strip(entry.masks, entry.title, f"{several} masks" if several > 1 else one))
+    return found
+
+
+def ticks(low: float, high: float, wanted: int) -> list[float]:
+    """Round values between two ends, about as many as wanted."""
+    rough = (high - low) / max(1, wanted)
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(power * part for part in (1, 2, 5, 10) if power * part >= rough * 0.999)
+    return [round(step * n, 10) for n in range(math.ceil(low / step), math.floor(high / step) + 1)]

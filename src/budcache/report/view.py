@@ -1,0 +1,200 @@
+"""A comparison in the words and numbers of its page; the templates put them into place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from budcache.comparison.result import Comparison, Entry, Measure
+from budcache.comparison.table import Cell, cells, heading
+from budcache.comparison.verdict import lead, main_budget
+from budcache.report.gallery import ours_first
+from budcache.wording import several
+
+__all__ = ["Dots", "Row", "code", "columns", "facts", "ladder_file", "left_out", "rows", "spreads", "tiles"]
+
+FEW = 20  # samples, of which 5 % would be less than one
+MOST_DOTS = 200
+UNDECIDED = "undecided"
+
+
+def tiles(comparison: Comparison) -> list[tuple[str, str]]:
+    """What is put forward, in a few large numbers, each with a line of explanation."""
+    entry = comparison.entry(comparison.ours, main_budget(comparison)) if comparison.ours is not None else None
+    if entry is None:
+        return []
+    calls = str(entry.calls[0]) if len(set(entry.calls)) == 1 else f"{min(entry.calls)}-{max(entry.calls)}"
+    noisy = "; timings are noisy" if entry.speed.noisy else ""
+    found = [
+        (f"{comparison.steps} → {calls}", "model calls, for every sample"),
+        (
+            f"{'~' * entry.speed.noisy}{entry.speedup:.1f}x",
+            f"faster: {entry.latency:.2g} s where a full run takes {entry.full_latency:.2g} s{noisy}",
+        ),
+    ]
+    for measure in comparison.measures[:2]:
+        summed = entry.summed(measure)
+        if summed is not None:
+            tail = (
+                f"mean of {several(len(entry.calls), 'sample')}; the worst has {measure.spoken(summed.worst)}"
+                if len(entry.calls) < FEW
+                else f"95% of samples have {measure.spoken(summed.tail)} or better"
+            )
+            found.append((measure.spoken(summed.mean, summed.error), f"{measure.title}, {tail}"))
+    return found
+
+
+class Dots(NamedTuple):
+    """One number per sample on a bar: where the dots lie in percent of it, and their range in words."""
+
+    text: str
+    places: list[float]
+    low: float
+    width: float
+    target: float | None
+
+
+def spreads(comparison: Comparison, budget: int) -> list[tuple[Entry, Dots, Dots]]:
+    """Calls and time of every sample: what can be promised beforehand, and what cannot."""
+    entries = ours_first(comparison, budget)
+    times = {entry.method: [100 * seconds / entry.full_latency for seconds in entry.seconds] for entry in entries}
+    most = max((max(entry.calls) for entry in entries), default=1) * 1.08
+    longest = max((max(shares) for shares in times.values()), default=1) * 1.08
+    return [
+        (
+            entry,
+            _dots(entry.calls, most, budget / most, "{:g}", "calls"),
+            _dots(times[entry.method], longest, None, "{:.0f}", "%"),
+        )
+        for entry in entries
+    ]
+
+
+def _dots(values: Sequence[float], end: float, target: float | None, form: str, unit: str) -> Dots:
+    low, high = form.format(min(values)), form.format(max(values))
+    text = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+    places = [round(100 * value / end, 1) for value in values[:MOST_DOTS]]
+    width = round(100 * (max(values) - min(values)) / end, 1)
+    return Dots(text, places, round(100 * min(values) / end, 1), width, target and round(100 * target, 1))
+
+
+class Row(NamedTuple):
+    """A row of the large table: its cells, and what stands small below each of them."""
+
+    entry: Entry
+    cells: list[tuple[Cell, str]]
+    ours: bool
+
+
+def columns(comparison: Comparison) -> list[str]:
+    """The heads of the large table."""
+    names = ["calls", "latency (s)", "speed-up", *map(heading, comparison.measures)]
+    return names + ([_lead_column(comparison)] if _compared(comparison) else [])
+
+
+def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
+    """The paper's Table 1 of this comparison: tail and worst below each mean, and how far ours is ahead."""
+    found = []
+    for entry in entries:
+        low, high = (f"{value:.3g}" for value in (min(entry.seconds), max(entry.seconds)))
+        speed = f"{entry.speed.low:.2f}-{entry.speed.high:.2f}" if entry.speed.low < entry.speed.high else ""
+        below = ["", f"{low}-{high}" if low != high else "", speed]
+        for measure in comparison.measures:
+            summed = entry.summed(measure)
+            worst = "" if summed is None else f"{measure.written(summed.tail)} / {measure.written(summed.worst)}"
+            below.append(worst)
+        row = list(zip(cells(comparison, entry), below, strict=True))
+        if by := _compared(comparison):
+            row.append(_lead(comparison, entry, by))
+        found.append(Row(entry, row, entry.method == comparison.ours))
+    return found
+
+
+def _compared(comparison: Comparison) -> Measure | None:
+    """The metric that leads are told in; None if there is nobody to be ahead."""
+    return comparison.measures[0] if comparison.ours is not None and comparison.measures else None
+
+
+def _lead_column(comparison: Comparison) -> str:
+    assert comparison.ours is not None
+    return f"{comparison.methods[comparison.ours]} ahead by, {comparison.measures[0].title}"
+
+
+def _lead(comparison: Comparison, entry: Entry, measure: Measure) -> tuple[Cell, str]:
+    """How far ours is ahead of an entry at the same budget, sample by sample, and whether that is decided."""
+    ours = comparison.entry(comparison.ours or "", entry.budget)
+    apart = lead(ours, entry, measure) if ours is not None and ours != entry else None
+    if apart is None:
+        return Cell(""), ""
+    error = "" if apart.error is None else measure.written(apart.error)
+    return Cell(f"{apart.mean:+.{measure.digits}f}", 0, error), "" if apart.decided else UNDECIDED
+
+
+def left_out(comparison: Comparison) -> list[tuple[str, str]]:
+    """Methods that could not take part, and why."""
+    return [
+        (
+            out.title,
+            ("" if out.budgets == comparison.budgets else f" at {', '.join(map(str, out.budgets))} calls")
+            + f": {out.reason}",
+        )
+        for out in comparison.left_out
+    ]
+
+
+def facts(comparison: Comparison) -> dict[str, str]:
+    """How it was measured."""
+    origin, count = comparison.origin, len(comparison.prompts)
+    noise = "noise of their own" if comparison.seed is None else _seeds(comparison.seed, count)
+    timed = max((len(each.full_seconds) for each in comparison.entries if each.method in comparison.methods), default=0)
+    found = {
+        "model": origin.model,
+        "pipeline": " / ".join(filter(None, (origin.pipeline, origin.denoiser, origin.scheduler))),
+        "full run": several(comparison.steps, "step"),
+        "size": " x ".join(str(n) for n in (origin.width, origin.height, origin.frames) if n is not None),
+        "guidance": origin.guidance,
+        "measured on": f"{several(count, 'sample')}, {noise}, one at a time",
+        "calibrated on": _learned_on(comparison),
+        "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
+        "differences is undecided",
+        "latency": f"median seconds of the pipeline's call; the speed-up is the samples' median over "
+        f"{several(timed, 'full run')} timed in between, with its range below, and never above the ratio of the calls; "
+        f"{comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
+        "made with": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
+    }
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _seeds(first: int, count: int) -> str:
+    return f"seed {first}" if count == 1 else f"seeds {first} to {first + count - 1}"
+
+
+def _learned_on(comparison: Comparison) -> str:
+    """How many prompts each was made on; what was only tuned is one group."""
+    found: dict[str, int] = {}
+    for entry in sorted(comparison.entries, key=lambda entry: entry.method != comparison.ours):
+        if entry.learned_on is not None:
+            found[entry.title if entry.knob is None else "the thresholds of others"] = entry.learned_on
+    return "; ".join(f"{name}: {several(count, 'prompt')}" for name, count in found.items())
+
+
+def ladder_file(comparison: Comparison, folder: Path) -> str | None:
+    """The file of what is put forward: brought by the user, or left in the folder."""
+    if comparison.ours is None:
+        return None
+    if comparison.ours in comparison.given:
+        return comparison.ours.removeprefix("policy:")
+    name = f"{comparison.ours}.ladder.json"
+    return name if (folder / name).exists() else None
+
+
+def code(comparison: Comparison, file: str | None) -> str:
+    """How to use what is put forward."""
+    if file is None:
+        return ""
+    budget = main_budget(comparison)
+    return (
+        f"import budcache\n\nwith budcache.applied(pipe, {file!r}, budget={budget}):\n"
+        f"    image = pipe({comparison.prompts[0]!r}).images[0]  # {budget} model calls, whatever the prompt"
+    )

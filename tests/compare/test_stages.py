@@ -1,0 +1,312 @@
+"""Draw, measure, show: each goes on from what the folder holds, and does nothing twice."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from zoo import entry
+
+from budcache import Ladder, Mask, PipelineError, Policy, SearchError, compare
+from budcache.comparison import Comparison, measure, show
+from budcache.comparison.folder import picture
+from budcache.errors import FileError
+from budcache.events import EntryDone, Planned, Progress
+from budcache.metrics.pixels import Psnr, Ssim
+
+STEPS, PROMPTS = 5, ["a cat", "a dog"]
+
+
+@pytest.fixture(scope="module")
+def flux():
+    kind = entry("flux")
+    call = {name: value for name, value in kind.kwargs().items() if name not in ("prompt", "generator")}
+    pipe = kind.build()
+    pipe.calls = 0
+
+    def count(*_):
+        pipe.calls += 1
+
+    pipe.transformer.register_forward_hook(count)
+    return pipe, call
+
+
+@pytest.fixture
+def run(flux, tmp_path):
+    """A comparison in one folder, again and again; returns it and the model calls that it made."""
+    pipe, call = flux
+
+    def run(*methods, budgets=(2, 3), metrics=("psnr",), **more):
+        before = pipe.calls
+        given = {"prompts": PROMPTS, "folder": tmp_path, "call": call, **more}
+        found = compare(pipe, steps=STEPS, budgets=budgets, methods=methods, metrics=metrics, **given)
+        return found, pipe.calls - before
+
+    return run
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """How many samples each metric has looked at."""
+    counts = {"psnr": 0, "ssim": 0}
+
+    def counting(kind):
+        usual = kind.frame
+
+        def frame(self, *args):
+            counts[self.name] += 1
+            return usual(self, *args)
+
+        monkeypatch.setattr(kind, "frame", frame)
+
+    counting(Psnr)
+    counting(Ssim)
+    return counts
+
+
+def after(count):
+    """A watcher that interrupts, as Ctrl-C does, once so many entries are finished."""
+    seen = []
+
+    def watch(event):
+        seen.append(event)
+        if sum(isinstance(event, EntryDone) for event in seen) == count:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def test_another_metric_draws_nothing(run, measured):
+    first, calls = run("uniform")
+    assert calls > 0
+    assert measured == {"psnr": 4, "ssim": 0}
+    both, calls = run("uniform", metrics=("psnr", "ssim"))
+    assert calls == 0, "it drew again"
+    assert measured == {"psnr": 4, "ssim": 4}
+    for before, now in zip(first.entries, both.entries, strict=True):
+        assert now.model_copy(update={"values": before.values}) == before
+    assert set(both.entry("uniform", 2).values) == {"psnr", "ssim"}
+    fewer, calls = run("uniform")
+    assert (fewer, calls) == (first, 0), "what was asked for before is there still"
+
+
+def test_another_method_or_budget_measures_only_what_is_new(run, measured):
+    first, _ = run("uniform", budgets=[2])
+    measured["psnr"] = 0
+    full_runs = 1 + 2  # one to warm up, then one before each of the two samples
+    second, calls = run("uniform", "fewer-steps", budgets=[2])
+    assert (measured["psnr"], calls) == (2, full_runs * STEPS + 2 * 2)
+    third, calls = run("uniform", "fewer-steps", budgets=[2, 3])
+    assert (measured["psnr"], calls) == (6, (1 + 2 + 2) * STEPS + 4 * 3)
+    assert third.entry("uniform", 2) == second.entry("uniform", 2) == first.entry("uniform", 2)
+
+
+def test_interrupted_while_drawing_it_goes_on_and_can_be_shown(run, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run("uniform", "fewer-steps", watch=after(3))
+    half = show(tmp_path)
+    assert [(e.method, e.budget) for e in half.entries] == [("full", STEPS), ("uniform", 2), ("uniform", 3)]
+    assert half.entry("uniform", 2).values == {}, "nothing was measured yet"
+    assert (tmp_path / "comparison.html").exists()
+    events = []
+    whole, _ = run("uniform", "fewer-steps", watch=events.append)
+    done = [(event.method, event.kept) for event in events if isinstance(event, EntryDone)]
+    assert done == [("full", True), ("uniform", True), ("uniform", True), *[("fewer-steps", False)] * 2]
+    for before in half.entries:
+        assert whole.entry(before.method, before.budget).seconds == before.seconds
+    assert all(entry.values for entry in whole.entries[1:])
+
+
+def test_interrupted_while_measuring_it_goes_on(run, measured, monkeypatch):
+    usual, met = Ssim.frame, []
+
+    def frame(self, *args):
+        met.append(1)
+        if len(met) == 3:  # in the middle of the second entry
+            raise KeyboardInterrupt
+        return usual(self, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ssim, "frame", frame)
+        run("uniform", metrics=["ssim"])
+    measured["ssim"] = 0
+    found, calls = run("uniform", metrics=["ssim"])
+    assert calls == 0
+    assert measured["ssim"] == 2, "the first entry was measured already"
+    assert len(found.entry("uniform", 3).values["ssim"]) == 2
+
+
+def test_measuring_and_showing_need_no_pipeline(run, tmp_path):
+    both, _ = run("uniform", metrics=["psnr", "ssim"], folder=tmp_path / "both")
+    run("uniform", folder=tmp_path / "one")
+    measure(tmp_path / "one", ["ssim", "psnr"])
+    found = show(tmp_path / "one")
+    assert [measure.name for measure in found.measures] == ["psnr", "ssim"]
+    assert [entry.values for entry in found.entries] == [entry.values for entry in both.entries]
+    assert Comparison.load(tmp_path / "one" / "comparison.json") == found
+    assert "ssim_se" in (tmp_path / "one" / "comparison.csv").read_text()
+
+
+def test_what_is_kept_is_what_is_measured(run, tmp_path):
+    """In half precision, and of all methods: nothing depends on when a metric was asked for."""
+    found, _ = run("uniform")
+    for number, value in enumerate(found.entry("uniform", 3).values["psnr"]):
+        folders = (tmp_path / "samples" / name for name in ("uniform-3", "full-5"))
+        sample, full = (np.load(folder / f"{number:03d}.npy") for folder in folders)
+        assert sample.dtype == np.float16
+        assert Psnr()(sample.astype(np.float32), full.astype(np.float32)) == value
+
+
+def test_a_lost_sample_is_said_when_it_is_needed(run, tmp_path):
+    found, _ = run("uniform")
+    (tmp_path / "samples" / "uniform-2" / "001.npy").unlink()
+    again, _ = run("uniform")
+    assert again == found, "all is measured already"
+    with pytest.raises(FileError, match=r"001\.npy is missing or damaged.*leave the new metrics out"):
+        run("uniform", metrics=["ssim"])
+
+
+def test_a_folder_of_the_first_format_is_refused(run, tmp_path):
+    old = {"record": 1, "comparison": {"format": 1, "metrics": ["psnr"], "steps": STEPS}}
+    (tmp_path / "comparison.jsonl").write_text(json.dumps(old) + "\n")
+    for attempt in (lambda: run("uniform"), lambda: show(tmp_path), lambda: measure(tmp_path, ["psnr"])):
+        with pytest.raises(FileError, match=r"comparison of format 1.*Choose another place"):
+            attempt()
+    assert not (tmp_path / "drawn.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file"),
+        ("", "is not the record of a comparison"),
+        ("something else\n", "is not the record of a comparison"),
+        ('{"record": 1, "comparison": {"format": 9}}\n', "is not the record of a comparison"),
+        ('{"record": 1, "comparison": {"format": 2}}\n', "no full run yet"),
+        ('{"record": 1, "comparison": {"format": 2}}\n{"entry": {}}\n', "has a line that cannot be used"),
+        ('{"record": 1, "comparison": {"format": 2}}\n{"entry": {"half', "no full run yet"),
+    ],
+)
+def test_a_folder_that_cannot_be_shown_is_refused(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "drawn.jsonl").write_text(content)
+    with pytest.raises(FileError, match=message):
+        show(tmp_path)
+
+
+def test_another_policy_under_the_same_name_is_never_mixed_up_with_the_first(run, tmp_path):
+    """Neither its values nor its pictures, even if it was interrupted while drawing over them."""
+
+    def policy(*steps):
+        return {"budcache": Ladder.of([Policy(mask=Mask.of(STEPS, steps))])}
+
+    one, other = policy(0, 1), policy(0, 4)
+    first, _ = run(budgets=[2], policies=one)
+    drawn = []
+
+    def stop(event):
+        drawn.append(isinstance(event, Progress) and event.note.startswith("drawing"))
+        if any(drawn):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(budgets=[2], policies=other, watch=stop)
+    again, calls = run(budgets=[2], policies=one)
+    assert calls > 0, "its pictures were partly drawn over, so it has to be drawn again"
+    assert again.entry("budcache", 2).values == first.entry("budcache", 2).values
+    second, _ = run(budgets=[2], policies=other)
+    assert second.entry("budcache", 2).values != first.entry("budcache", 2).values
+    third, _ = run(budgets=[2, 3], policies=other)
+    assert [(out.method, out.budgets) for out in third.left_out] == [("budcache", (3,))]
+    fourth, _ = run("uniform", budgets=[2], policies=policy(0, 1, 2))
+    assert list(fourth.methods) == ["uniform"], "the ladder has no rung of 2, and the old one's is not shown for it"
+
+
+def test_names_that_look_alike_have_pictures_of_their_own(tmp_path):
+    names = ["policy:a b", "policy:a-b", "policy-a-b", "uniform"]
+    assert len({picture(tmp_path, name, 3, 0) for name in names}) == 4
+    assert picture(tmp_path, "uniform", 3, 7) == tmp_path / "pictures" / "uniform-3" / "007.png"
+
+
+def test_whoever_watches_is_told_the_cost_and_the_way(run):
+    events = []
+    run("uniform", "fewer-steps", watch=events.append)
+    (planned,) = [event for event in events if isinstance(event, Planned)]
+    assert events[0] is planned
+    assert [phase.name for phase in planned.phases] == ["full run", "uniform mask", "fewer steps", "measuring"]
+    steps = [event for event in events if isinstance(event, Progress)]
+    assert {event.job for event in steps} == {"compare"}
+    shares = [event.done / event.total for event in steps if event.total]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    # All that was planned was made, and one full run to warm up.
+    assert steps[-1].sample_calls == planned.sample_calls + STEPS
+
+
+def test_samples_may_start_from_pictures_and_bring_their_noise(tmp_path):
+    kind = entry("flux-img2img")
+    pipe, given = kind.build(), kind.kwargs()
+    image, shared = given["image"], {name: given[name] for name in ("height", "width", "guidance_scale")}
+    generator = torch.Generator().manual_seed(11)
+    state = generator.get_state()
+    samples = [
+        {"prompt": "a cat", "image": image, "strength": 0.6, "generator": generator},
+        {"prompt_embeds": None, "prompt": ["two dogs"], "image": image.rotate(90), "strength": 1.0},
+    ]
+
+    def run(*methods, **more):
+        where = {"folder": tmp_path, "call": shared, "metrics": ["psnr"], **more}
+        return compare(pipe, steps=STEPS, budgets=[2], samples=samples, methods=methods, **where)
+
+    weights = ((1.0,), (1.2, -0.2))
+    mine = {"policy:fitted": Ladder.of([Policy(mask=Mask.of(STEPS, [0, 3]), weights=weights)])}
+    found = run("fewer-steps", "uniform", "magcache", policies=mine, calibration_samples=samples)
+    assert found.left_out == ()
+    assert found.prompts == ("a cat", "two dogs")
+    assert found.seed is None
+    assert found.full.calls == (3, 5), "strength 0.6 runs the last three of five steps"
+    assert found.entry("uniform", 2).calls == (1, 2), "of steps 0 and 2 only the second is left"
+    assert [len(mask) for mask in found.entry("uniform", 2).masks] == [3, 5]
+    assert found.entry("fewer-steps", 2).calls == (2, 2), "with two steps, strength 0.6 leaves none out"
+    assert all(value < 100 for value in found.entry("uniform", 2).values["psnr"])
+    assert torch.equal(generator.get_state(), state), "the caller's generator is left as it was"
+    # The same noise again, wherever it comes from.
+    with torch.no_grad():
+        call = {**shared, **samples[0], "generator": torch.Generator().manual_seed(11)}
+        again = pipe(**call, num_inference_steps=STEPS, output_type="np").images[0]
+    assert np.array_equal(np.load(tmp_path / "samples" / "full-5" / "000.npy"), again.astype(np.float16))
+
+
+def test_modular_pipelines_can_be_compared_and_their_calls_are_counted(tmp_path):
+    kind = entry("modular-flux-img2img")
+    pipe, given = kind.build(), kind.kwargs()
+    given.pop("generator", None)
+    where = {"folder": tmp_path, "metrics": ["psnr"], "methods": ["uniform"], "progress": False}
+    found = compare(pipe, steps=STEPS, budgets=[3], samples=[given, {**given, "strength": 1.0}], **where)
+    assert found.full.calls == (3, 5), "strength 0.6 runs the last three of five steps"
+    assert [len(mask) for mask in found.entry("uniform", 3).masks] == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"call": {"guidence_scale": 2.0}}, PipelineError, "takes no argument 'guidence_scale'.*guidance_scale"),
+        ({"call": {"num_inference_steps": 9}}, PipelineError, r"num_inference_steps.*Give steps= instead"),
+        ({"call": {"output_type": "pil"}}, PipelineError, r"output_type.*Leave it out"),
+        ({"samples": [{"prompt": "a"}]}, SearchError, "prompts and samples were both given"),
+        ({"prompts": [], "samples": [{"height": 32}], "metrics": ["clip-b"]}, SearchError, "looks at the prompt"),
+        ({"metrics": ["pnsr"]}, SearchError, "no metric 'pnsr'. Did you mean psnr"),
+        ({"methods": ["unifrom"]}, SearchError, "no method 'unifrom'. Did you mean uniform"),
+        ({"policies": {"full": Ladder.of([Policy(mask=Mask.full(3))])}}, SearchError, "the full run's name"),
+        ({"guidance_scale": 2.0}, SearchError, r"no option 'guidance_scale'.*call="),
+    ],
+)
+def test_a_mistake_is_refused_before_any_work(change, kind, message, flux, tmp_path):
+    pipe, _ = flux
+    before, given = pipe.calls, {"prompts": ["a"], "methods": ["uniform"], "folder": tmp_path / "new"}
+    with pytest.raises(kind, match=message):
+        compare(pipe, steps=STEPS, budgets=[2], **(given | change))
+    assert pipe.calls == before
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,104 @@
+"""What a search spends: every model call is counted, no winner is run twice, and decoding costs none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from helpers import flux
+
+import budcache
+from budcache import SearchError
+
+STEPS, TEXTS = 6, ["a cat", "two dogs", "a red apple", "rain"]
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    return flux()
+
+
+@contextmanager
+def heard(pipe: object) -> Iterator[list[int]]:
+    """How many samples the transformer's first block really gets, call by call; reused residuals skip it."""
+    sizes: list[int] = []
+
+    def listen(block: object, args: object, kwargs: dict[str, object]) -> None:
+        sizes.append(len(kwargs["hidden_states"]))
+
+    hook = pipe.transformer.transformer_blocks[0].register_forward_pre_hook(listen, with_kwargs=True)
+    try:
+        yield sizes
+    finally:
+        hook.remove()
+
+
+def searched(zoo, **options):
+    """A search on the tiny pipeline, and the sample-calls that its network really got."""
+    kind, pipe = zoo
+    shared = {name: value for name, value in kind.kwargs().items() if name != "prompt"}
+    given = {"steps": STEPS, "budgets": [2, 3], "prompts": TEXTS, "selection": 1, "call": shared, **options}
+    with heard(pipe) as sizes:
+        ladder = budcache.search(pipe, **given, progress=False)
+    return ladder, sum(sizes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fit": False, "polish": 2},
+        {"batch": 2, "selection": 2},
+        {"reuse": "residual"},
+        {"objective": "pixel", "fit": False},
+        {"teacher_steps": 9, "fit": False},
+        {"strategy": "anneal-r1-sa20", "state_memory": 0, "fit": False},
+    ],
+    ids=str,
+)
+def test_a_search_counts_every_call_that_its_network_gets(zoo, options):
+    ladder, calls = searched(zoo, **options)
+    assert ladder.searched.calls == calls
+    assert all(rung.origin.calls == calls for rung in ladder)
+    assert all(rung.quality.psnr is not None for rung in ladder)
+
+
+@pytest.mark.parametrize("budget", [1, 3])
+def test_the_finalists_are_each_run_once_and_decoded_for_nothing(zoo, budget):
+    """One mask, so that all can be counted by hand; the first step was computed when the pipeline was opened."""
+    on, aside, each = 3, 1, budget - 1
+    plain, calls = searched(zoo, budgets=budget, strategy="uniform", fit=False)
+    assert calls == (on + aside) * STEPS + on * each + aside * each
+    fitted, calls = searched(zoo, budgets=budget, strategy="uniform", fit=True)
+    # With plain and fitted reuse; then three other fits, made on the one part of the samples and tried on the other.
+    assert calls == (on + aside) * STEPS + (on + aside) * each * (2 + 3)
+    assert fitted[budget].mask == plain[budget].mask
+
+
+def test_a_judgement_by_pixels_costs_no_more_calls_than_one_by_latents(zoo):
+    by_latents, by_pixels = (
+        searched(zoo, strategy="uniform", fit=False, objective=objective)[1] for objective in ("latent", "pixel")
+    )
+    assert by_latents == by_pixels
+
+
+def weighted(number):
+    def loss(student, teacher, run):
+        return float((student - teacher).abs().mean()) * number
+
+    return loss
+
+
+def test_a_ledger_tells_objectives_apart_by_what_they_compute(zoo, tmp_path):
+    """The same function made twice goes on; one that closes over another number is refused."""
+    options = {"fit": False, "ledger": tmp_path / "a.jsonl"}
+    first, spent = searched(zoo, objective=weighted(1.0), **options)
+    again, more = searched(zoo, objective=weighted(1.0), **options)
+    assert again.budgets == first.budgets
+    assert [rung.mask for rung in again] == [rung.mask for rung in first]
+    assert again.searched.earlier == first.searched.history[-1].sample_calls  # what a ledger knows of
+    assert again.searched.calls == again.searched.earlier + more
+    assert more < spent  # full runs and the choice are made anew, masks are not
+    with pytest.raises(SearchError, match=r"with objective = 'loss \w+', this one has 'loss \w+'"):
+        searched(zoo, objective=weighted(2.0), **options)

@@ -1,0 +1,121 @@
+"""What charts show is prepared once; pages and plots draw the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from comparisons import PSNR, comparison
+from hypothesis import given
+from hypothesis import strategies as st
+
+from budcache import Ladder, Mask, Policy
+from budcache.events import Scored
+from budcache.report import plots, svg
+from budcache.report.charts import Scoring, convergence, curve, strips, ticks
+from budcache.report.strips import strip
+from budcache.report.text import strip as printed
+
+
+@pytest.fixture
+def axes():
+    from matplotlib.figure import Figure
+
+    return Figure().add_subplot()
+
+
+def test_a_curve_has_a_point_where_each_method_ended_up():
+    found = comparison()
+    chart = curve(found, PSNR)
+    assert chart.lines[-1].style.strong, "ours lies above the others"
+    for line in chart.lines:
+        (method,) = [name for name, title in found.methods.items() if title == line.title]
+        for mark, budget in zip(line.marks, found.budgets, strict=True):
+            entry = found.entry(method, budget)
+            summed = entry.summed(PSNR)
+            assert (mark.x, mark.y, mark.error) == (entry.mean_calls, summed.mean, summed.error)
+            assert PSNR.written(summed.mean) in mark.note
+
+
+def test_page_and_plot_draw_the_same_curve(axes):
+    chart = curve(comparison(), PSNR)
+    plots.draw(axes, chart)
+    drawn = {line.get_label(): line for line in axes.get_lines()} | {
+        container.get_label(): container.lines[0] for container in axes.containers
+    }
+    for _, it in svg.placed(chart).sizes:
+        assert len(it["lines"]) == len(chart.lines)
+        for line, placed in zip(chart.lines, it["lines"], strict=True):
+            assert np.allclose(drawn[line.title].get_xdata(), [mark.x for mark in line.marks])
+            assert np.allclose(drawn[line.title].get_ydata(), [mark.y for mark in line.marks])
+            # In a picture, higher is a smaller number.
+            ys = [-mark["y"] for mark in reversed(placed["marks"])]
+            assert np.all(np.argsort(ys) == np.argsort([mark.y for mark in line.marks]))
+            for mark in placed["marks"]:
+                low, high = mark["ends"]
+                assert low > mark["y"] > high
+                assert it["left"] <= mark["x"] <= it["right"]
+
+
+def test_the_best_so_far_only_falls_and_stays_to_the_end():
+    losses = [3.0, 5.0, 2.0, 2.5, 0.0, 1.0, 4.0]
+    history = [Scoring(2, loss, 10 * i, "ladder") for i, loss in enumerate(losses)] + [Scoring(3, 0.5, 90, "polish")]
+    chart = convergence(history, [2, 3, 4], "sample-calls spent")
+    two, three = chart.lines
+    assert [(mark.x, mark.y) for mark in two.marks] == [(0, 3.0), (20, 2.0), (50, 1.0), (90, 1.0)]
+    assert [(mark.x, mark.y) for mark in three.marks] == [(90, 0.5)] * 2
+    assert {phase: len(points) for phase, points in chart.dots.items()} == {"ladder": 6, "polish": 1}
+    assert "best loss 1 at 50 sample-calls spent" in two.note
+    assert convergence([], [2], "") is None
+    assert convergence(history, [4], "") is None
+
+
+def test_a_plot_of_a_search_has_lines_for_what_was_searched_for(axes):
+    masks = [Mask.of(6, [0, k]) for k in (1, 2, 3)]
+    history = [Scored(mask, 1 / (1 + i), "anneal", i, new=True) for i, mask in enumerate(masks)]
+    history.append(Scored(Mask.of(6, [0]), 9.0, "climb", 5, new=True))  # on the way, not searched for
+    plots.convergence(axes, history)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["anneal", "climb", "best of 2 calls"]
+    assert axes.get_yscale() == "log"
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, max_size=5))
+def test_a_strip_tells_the_share_that_computed_each_step(rest):
+    masks = [Mask((True, *bits)) for bits in rest]
+    found = strip(masks, "TeaCache", "some masks")
+    longest = max(map(len, masks))
+    assert len(found.shares) == longest
+    assert sum(found.shares) * len(masks) == pytest.approx(sum(mask.budget for mask in masks))
+    # Runs that start midway have only the last steps.
+    for back in range(1, longest + 1):
+        computed = [len(mask) >= back and mask[len(mask) - back] for mask in masks]
+        assert found.shares[-back] == pytest.approx(sum(computed) / len(masks))
+    assert found.about == f"TeaCache computes steps {', '.join(map(str, found.computed))} of {longest}"
+
+
+def test_terminal_notebook_and_plot_have_the_same_strips(axes):
+    policies = [Policy(mask=Mask.of(7, [0, 2, 5])), Policy(mask=Mask.of(7, [0, 1, 2, 6]))]
+    assert [printed(policy.mask) for policy in policies] == ["█·█··█·", "███···█"]
+    html = Ladder.of(policies)._repr_html_()
+    assert html.count("#2f6fed") == 3 + 4
+    assert 'aria-label="computes steps 0, 2, 5 of 7"' in html
+    plots.masks(axes, {str(policy.budget): policy.mask for policy in policies})
+    (image,) = axes.get_images()
+    assert np.array_equal(image.get_array() > 0.5, [policy.mask.bits for policy in policies])
+
+
+def test_strips_say_how_many_masks_there_were():
+    found = comparison()
+    notes = {each.title: each.note for each in strips(found, found.at(5))}
+    assert notes["teacache"] == "3 masks"
+    fewer = found.entry("uniform", 5).model_copy(update={"masks": (Mask.full(5),) * 3})
+    one = found.entry("uniform", 5).model_copy(update={"masks": (Mask.uniform(12, 5),) * 3})
+    assert [each.note for each in strips(found, [fewer, one])] == ["its own 5 steps", "one mask"]
+
+
+@given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e4), st.integers(1, 12))
+def test_ticks_are_round_and_inside(low, size, wanted):
+    found = ticks(low, low + size, wanted)
+    assert len(found) <= wanted + 2
+    assert all(low - 1e-6 <= tick <= low + size + 1e-6 for tick in found)
+    gaps = np.diff(found)
+    assert np.allclose(gaps, gaps[0] if len(gaps) else 0, rtol=1e-3, atol=1e-6)

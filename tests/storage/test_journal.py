@@ -1,0 +1,119 @@
+"""Journals: locked before they are read, synced line by line, whole after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from budcache.errors import BudcacheError, FileError, SearchError
+from budcache.storage.journal import Journal
+
+WORK = {"model": "toy"}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "a.jsonl"
+
+
+def test_it_is_locked_before_it_is_read(path, monkeypatch):
+    """Or another process could write and close between our reading and our lock, and its line would be lost."""
+    Journal(path, WORK).close()
+    stock = Path.read_bytes
+    refused = []
+
+    def read(self):
+        if self == path:
+            with pytest.raises(FileError, match=r"in use by another process\. Wait for it, or choose another --ledger"):
+                Journal(path, WORK)
+            refused.append(self)
+        return stock(self)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    Journal(path, WORK).close()
+    assert refused == [path]
+
+
+def test_closed_by_another_thread_it_is_free_again(path):
+    journal = Journal(path, WORK)
+    thread = threading.Thread(target=journal.close)
+    thread.start()
+    thread.join()
+    Journal(path, WORK).close()
+
+
+def test_closing_twice_does_not_free_the_lock_of_another(path):
+    first = Journal(path, WORK)
+    first.close()
+    second = Journal(path, WORK)
+    first.close()
+    with pytest.raises(FileError, match="in use"):
+        Journal(path, WORK)
+    second.close()
+
+
+@pytest.mark.parametrize("work", [{"model": "other"}, WORK])
+def test_a_refused_journal_is_free_again(path, work):
+    Journal(path, WORK).close()
+    if work == WORK:
+        path.write_text(path.read_text() + "garbage\n")
+    for _ in range(2):
+        with pytest.raises(SearchError, match=r"belongs to a search with model|has a line that cannot be used"):
+            Journal(path, work)
+
+
+def test_every_line_is_synced_to_the_disk(path, monkeypatch):
+    synced = []
+    stock = os.fsync
+
+    def sync(descriptor):
+        stock(descriptor)
+        synced.append(path.read_bytes().count(b"\n"))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    journal = Journal(path, WORK)
+    for number in range(3):
+        journal.write({"number": number})
+    journal.close()
+    assert synced == [1, 2, 3, 4]
+
+
+WRITING = """
+import itertools, sys
+from budcache.storage.journal import Journal
+journal = Journal(sys.argv[1], {"model": "toy"})
+for number in itertools.count(len(journal.entries)):
+    journal.write({"number": number, "more": "x" * number})
+    print(number, flush=True)
+"""
+
+
+def test_killed_again_and_again_it_loses_no_line(path):
+    done = -1
+    for lines in (1, 7, 30):
+        command = [sys.executable, "-c", WRITING, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for _ in range(lines):
+                done = int(process.stdout.readline())
+            process.send_signal(signal.SIGKILL)
+    journal = Journal(path, WORK)
+    journal.close()
+    numbers = [entry["number"] for entry in journal.entries]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) > done
+
+
+def test_trouble_with_the_file_is_an_error_of_the_system_too(tmp_path):
+    with pytest.raises(OSError, match="folder or a device"):
+        Journal(tmp_path, WORK)
+    with pytest.raises(BudcacheError, match="cannot be written: File name too long"):
+        Journal(tmp_path / ("long" * 70), WORK)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"cannot be written: (Not a directory|File exists)"):
+        Journal(tmp_path / "file" / "a.jsonl", WORK)

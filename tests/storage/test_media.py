@@ -1,0 +1,67 @@
+"""Pictures and videos under names that can hold them, or a sentence that says where they are."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from budcache.errors import FileError
+from budcache.storage import media
+
+PICTURE = Image.new("RGB", (16, 16), "red")
+VIDEO = [PICTURE, Image.new("RGB", (16, 16), "blue")]
+
+
+@pytest.fixture
+def no_imageio(monkeypatch):
+    stock = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "imageio" else stock(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "sample"), [("a.png", PICTURE), ("a.JPG", PICTURE), ("a.gif", VIDEO), ("a.mp4", VIDEO)]
+)
+def test_what_fits_its_name_is_written_under_it(tmp_path, name, sample):
+    media.check_format(tmp_path / name, video=sample is VIDEO)
+    assert media.save(sample, tmp_path / name) == tmp_path / name
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "video", "says"),
+    [
+        ("a.mp4", False, "a name for a video, but the pipeline makes a picture. Use .png."),
+        ("a.png", True, "a name for a picture, but the pipeline makes a video. Use .mp4 or .gif."),
+        ("a.xyz", False, "ends in .xyz, which cannot be written. Use .png."),
+        ("a.xyz", True, "ends in .xyz, which cannot be written. Use .mp4 or .gif."),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_work(name, video, says):
+    with pytest.raises(FileError) as caught:
+        media.check_format(Path(name), video)
+    assert says in str(caught.value)
+
+
+def test_without_imageio_a_video_is_a_gif(no_imageio, tmp_path):
+    assert media.ending(video=True) == ".gif"
+    assert media.save(VIDEO, tmp_path / "000") == tmp_path / "000.gif"
+    with pytest.raises(FileError, match=r"needs imageio to be written\. Install budcache\[video\], or use \.gif"):
+        media.check_format(tmp_path / "a.mp4", video=True)
+
+
+@pytest.mark.parametrize(("name", "sample", "kept"), [("h.mp4", PICTURE, "h.mp4.png"), ("h.png", VIDEO, "h.png.mp4")])
+def test_what_was_made_all_the_same_is_not_lost(tmp_path, name, sample, kept):
+    """And takes nobody's place: there may be an h.png beside h.mp4."""
+    with pytest.raises(FileError) as caught:
+        media.save(sample, tmp_path / name)
+    assert f"it is in {tmp_path / kept}" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [kept]
+
+
+def test_a_name_without_an_ending_gets_the_usual_one(tmp_path):
+    media.check_format(tmp_path / "000", video=False)
+    assert media.save(PICTURE, tmp_path / "000") == tmp_path / "000.png"
+    assert media.save(VIDEO, tmp_path / "001") == tmp_path / "001.mp4"
