@@ -14,7 +14,7 @@ from budcache.jobs import estimate as phases
 from budcache.jobs.config import AlignConfig, known_options
 from budcache.jobs.meter import Meter
 from budcache.jobs.refining import gain, refined
-from budcache.jobs.setup import Setup
+from budcache.jobs.setup import Setup, check_call
 from budcache.jobs.watching import watching
 from budcache.mask import Mask
 from budcache.policy import Ladder, Policy, Refined
@@ -83,6 +83,7 @@ def align(
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     config = AlignConfig(ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection)
     given = take_samples(prompts, samples, call)
+    check_call(pipe, given, ladder.steps)
     learned_on = split(given, phases.put_aside(len(given), selection))
     if learned_on == len(given):
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")

@@ -11,7 +11,7 @@ from budcache.jobs import estimate as phases
 from budcache.jobs.config import FitConfig, known_options
 from budcache.jobs.meter import Meter
 from budcache.jobs.refining import best_fit, gain, refined
-from budcache.jobs.setup import Setup
+from budcache.jobs.setup import Setup, check_call
 from budcache.jobs.watching import watching
 from budcache.policy import Ladder, Policy, Refined
 from budcache.samples.samples import split, take_samples
@@ -65,6 +65,7 @@ def fit(
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     config = FitConfig(ladder, tuple(outputs), tuple(ridges), target, teacher_steps, seed, selection, batch)
     given = take_samples(prompts, samples, call)
+    check_call(pipe, given, ladder.steps)
     if split(given, selection) == len(given):
         raise SearchError("fitting needs samples to choose by. Give more prompts, or a selection of at least 1.")
     with watching(watch, progress) as everybody:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import SearchError
@@ -15,7 +15,7 @@ from budcache.jobs import estimate as phases
 from budcache.jobs.config import POLISH, ROUNDS, STATE_MEMORY, SearchConfig, known_options, one_or_several
 from budcache.jobs.meter import Meter
 from budcache.jobs.refining import SETTINGS, best_fit, gain
-from budcache.jobs.setup import Setup
+from budcache.jobs.setup import Setup, check_call
 from budcache.jobs.watching import watching
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined, Reuse, Searched
@@ -107,6 +107,7 @@ def search(
         state_memory,
     )
     given = take_samples(prompts, samples, call)
+    check_call(pipe, given, steps)
     job = _Search(Setup(pipe, steps, reuse, batch, objective, teacher_steps), config, given)
     with watching(watch, progress) as everybody:
         return job.run(ledger, everybody)
@@ -192,12 +193,16 @@ class _Search:
         expected = strategy.expected(self.config.steps, self.config.budgets)
         scored = 0
 
+        def named(event: Scored) -> Scored:
+            """A mask has another loss under each kind of reuse, so the history tells them apart, as ledgers do."""
+            return event if scorer.kind == "plain" else replace(event, phase=f"{event.phase}, {scorer.kind}")
+
         def told(event: Scored) -> None:
             nonlocal scored
             scored += event.new
             budget = event.mask.budget
             best[budget] = min(event.loss, best.get(budget, event.loss))
-            self.meter.tell(event)
+            self.meter.tell(named(event))
             part = min(1.0, scored / expected) if expected else None
             self.meter.spent(self.calls, part=part, best=best[budget], note=f"{budget} of {self.config.steps} calls")
 
@@ -217,6 +222,7 @@ class _Search:
                 calls=lambda: self.calls if keep is None else keep.calls,
                 watch=told,
             )
+        found.history = [named(event) for event in found.history]
         self.limits = self.limits.after(time.monotonic() - begin, len(found.scores))
         return found
 

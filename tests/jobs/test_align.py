@@ -6,21 +6,20 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 from functools import cache
 
 import pytest
 import torch
-from budcache.jobs.select import Candidate
-from helpers import counted, interrupted, latents, opened, rolled
+from helpers import counted, follow, latents, opened, rolled
 from zoo import entry
 
 import budcache
-from budcache import Ladder, Mask, Origin, Policy, SearchError
+from budcache import BudcacheError, Ladder, Mask, Origin, Policy, SearchError
 from budcache.calibration.calibration import Calibration
-from budcache.numerics.rollout import rollout
-from budcache.pipeline import decode
+from budcache.events import RungDone, Updated
 
 STEPS, MASK = 6, Mask.parse("110100")
 TEXTS = ["a cat", "two dogs", "red", "the sea at night"]
@@ -51,9 +50,21 @@ def badly_placed(name, mask=MASK, **more):
 
 def align(policy, name="flux", **more):
     """Align on four prompts, the last of which is to choose by."""
-    call = {"prompts": TEXTS, "rate": 1e-2, "every": 1, **shared(entry(name)), **more}
-    pipe = call.pop("pipe", None) or pipeline(name)
-    return budcache.align(pipe, policy, **call).rungs[0]
+    options = {"prompts": TEXTS, "rate": 1e-2, "every": 1, "call": shared(entry(name)), **more}
+    pipe = options.pop("pipe", None) or pipeline(name)
+    return budcache.align(pipe, policy, **options).rungs[0]
+
+
+def updates(policy, name="flux", **more):
+    """The updates of an alignment, as whoever watches it is told of them."""
+    seen = []
+    align(policy, name, watch=seen.append, **more)
+    return [event for event in seen if isinstance(event, Updated)]
+
+
+def moved(ledger):
+    """The parameters after each update that a ledger holds."""
+    return [json.loads(line)["parameters"] for line in ledger.read_text().splitlines()[1:]]
 
 
 def learn(policy, name="flux", **more):
@@ -66,8 +77,8 @@ def loss(name, policy, **options):
     """The loss of a policy on that sample."""
     kind = entry(name)
     with opened(kind, pipeline(name), steps=policy.steps, reuse=policy.reuse) as run:
-        judge = Calibration([run], **options)
-        return judge.loss(Candidate.of(policy).finals(judge))
+        judge = Calibration([run], residual=policy.reuse == "residual", **options)
+        return judge.losses(judge.finals(policy))[0]
 
 
 @pytest.mark.parametrize(
@@ -106,13 +117,18 @@ def test_the_pipeline_is_left_as_it_was(reuse, ending):
     assert {needs for _, needs, _, _ in known} == {True, False}
     if ending == "well":
         needs = []
-        watch = lambda policy, update: needs.extend(fact[1] for fact in facts())  # noqa: E731
+
+        def watch(event):
+            if isinstance(event, Updated):
+                needs.extend(fact[1] for fact in facts())
+
         align(Policy(mask=MASK, reuse=reuse), pipe=pipe, watch=watch)
         assert needs and not any(needs)  # meanwhile nothing is recorded for them
     else:
 
-        def stop(policy, update):
-            raise KeyboardInterrupt
+        def stop(event):
+            if isinstance(event, Updated):
+                raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             align(Policy(mask=MASK, reuse=reuse), pipe=pipe, watch=stop)
@@ -125,13 +141,33 @@ def test_the_pipeline_is_left_as_it_was(reuse, ending):
 
 def test_the_first_loss_is_that_of_the_policy_itself():
     """Before the first update nothing has moved: the levels are the pipeline's own, to the last bit."""
-    seen = []
-    align(Policy(mask=MASK), watch=lambda policy, update: seen.append((policy, update)))
-    assert [update.number for _, update in seen] == [0, 1, 2]
-    assert {policy.mask for policy, _ in seen} == {MASK}
+    seen = updates(Policy(mask=MASK))
+    assert [update.number for update in seen] == [0, 1, 2]
+    assert {update.budget for update in seen} == {MASK.budget}
     with opened(FLUX, pipeline("flux"), 0, prompt=TEXTS[0]) as run:
         known = Calibration([run])
-        assert seen[0][1].loss == known.score(MASK).loss
+        assert (seen[0].loss,) == known.losses(known.finals(Policy(mask=MASK)))
+
+
+def test_the_first_update_tells_where_it_began_and_every_look_is_told():
+    """The last update is looked at in any case."""
+    seen = updates(Policy(mask=MASK), every=2)
+    assert [update.held_out is not None for update in seen] == [False, True, True]
+    assert [update.start is not None for update in seen] == [True, False, False]
+    with opened(FLUX, pipeline("flux"), 3, prompt=TEXTS[3]) as run:
+        judge = Calibration([run])
+        assert (seen[0].start,) == judge.losses(judge.finals(Policy(mask=MASK)))
+
+
+@pytest.mark.parametrize("rate", [1e-4, 30.0])
+def test_what_was_best_on_the_samples_put_aside_is_kept(rate):
+    """The start among them: nothing is returned that is worse than it."""
+    start, seen = badly_placed("flux"), []
+    found = align(start, rate=rate, watch=seen.append)
+    looks = [event for event in seen if isinstance(event, Updated)]
+    assert found.quality.loss == min(looks[0].start, *(update.held_out for update in looks))
+    assert (found.sigmas == start.sigmas) == (found.quality.loss == looks[0].start)
+    assert [event.policy for event in seen if isinstance(event, RungDone)] == [found]
 
 
 def test_weights_are_learned_with_the_levels():
@@ -154,29 +190,26 @@ def test_where_nothing_is_gained_a_policy_stays_as_it_was():
     assert (found.refined[0].how, found.refined[0].gain) == ("align, kept as it was", 0)
 
 
-def test_decoded_pictures_may_be_compared_instead():
-    start, seen = badly_placed("flux"), []
-    align(start, objective="pixel", watch=lambda policy, update: seen.append(update))
+def test_decoded_pictures_may_be_compared_instead(tmp_path):
+    start, pipe = badly_placed("flux"), pipeline("flux")
+    seen = updates(start, objective="pixel", ledger=tmp_path / "a.jsonl")
     # AdamW's first step is as large as the rate wherever there is a gradient, and none where there is none.
-    assert max(map(abs, seen[0].parameters)) == pytest.approx(1e-2, rel=1e-3)
-    pipe, sample = pipeline("flux"), {**shared(FLUX), "prompt": TEXTS[0]}
+    assert max(map(abs, moved(tmp_path / "a.jsonl")[0])) == pytest.approx(1e-2, rel=1e-3)
     with opened(FLUX, pipe, 0, prompt=TEXTS[0]) as run:
-        full = rollout(run, run.noise, run.sigmas, Mask.full(STEPS), run.solver())
-    (student,) = decode(pipe, rolled(FLUX, pipe, start, 0, prompt=TEXTS[0]), [sample], steps=STEPS)
-    (teacher,) = decode(pipe, full, [sample], steps=STEPS)
+        ends = [follow(run, policy) for policy in (start, Policy(mask=Mask.full(STEPS)))]
+        (student,), (teacher,) = map(run.decode, ends)
     assert seen[0].loss == pytest.approx(float(((student - teacher) ** 2).mean()), rel=1e-4)
 
 
 @pytest.mark.parametrize("reuse", ["output", "residual"])
-def test_it_runs_in_another_number_format(reuse):
-    plain, rounded = [], []
+def test_it_runs_in_another_number_format(reuse, tmp_path):
     start = badly_placed("flux", reuse=reuse)
-    align(start, watch=lambda policy, update: plain.append(update))
-    align(start, autocast="bfloat16", watch=lambda policy, update: rounded.append(update))
+    plain = updates(start)
+    rounded = updates(start, autocast="bfloat16", ledger=tmp_path / "a.jsonl")
     assert rounded[0].loss != plain[0].loss == pytest.approx(rounded[0].loss, rel=0.5)
-    for update in rounded:
-        assert all(map(math.isfinite, update.parameters)) and any(update.parameters)
-        assert math.isfinite(update.held_out)
+    assert all(math.isfinite(update.held_out) for update in rounded)
+    for parameters in moved(tmp_path / "a.jsonl"):
+        assert all(map(math.isfinite, parameters)) and any(parameters)
 
 
 def test_a_short_plain_schedule_is_aligned_with_the_full_run():
@@ -207,7 +240,7 @@ def test_the_rungs_of_a_ladder_share_their_teachers():
     alone = [align(rung) for rung in rungs]
     with counted(FLUX, pipeline("flux")) as heard:
         together = budcache.align(
-            pipeline("flux"), Ladder.of(rungs), prompts=TEXTS, rate=1e-2, every=1, **shared(FLUX)
+            pipeline("flux"), Ladder.of(rungs), prompts=TEXTS, rate=1e-2, every=1, call=shared(FLUX)
         ).rungs
     assert [rung.sigmas for rung in together] == [rung.sigmas for rung in alone]
     spent = [rung.refined[0].calls for rung in together]
@@ -220,21 +253,26 @@ def test_the_rungs_of_a_ladder_share_their_teachers():
 
 
 LEARNING = """
-import sys
+import os, signal, sys
 sys.path[:0] = {paths!r}
 import torch
 torch.set_num_threads(1)
-from test_align_api import learning
-learning(sys.argv[1], sys.argv[2])
+from jobs.test_align import learning
+
+def stop(event):
+    if (getattr(event, "budget", None), getattr(event, "number", None)) == (3, 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+learning(sys.argv[1], sys.argv[2], stop)
 """
 
 
-def learning(ledger, out):
-    """An alignment of two rungs, in whatever process."""
+def learning(ledger, out, watch=None):
+    """An alignment of two rungs, four updates each, in whatever process."""
     ladder = Ladder.of([badly_placed("flux", Mask.parse(text)) for text in ("100100", "110100")])
-    texts = [f"{text} {number}" for number in range(4) for text in TEXTS]
-    call = {"prompts": texts, "selection": 2, "rate": 1e-2, "every": 3, "ledger": ledger, **shared(FLUX)}
-    budcache.align(pipeline("flux"), ladder, **call).save(out)
+    texts = [*TEXTS, "a dog"]
+    more = {"prompts": texts, "selection": 1, "rate": 1e-2, "every": 3, "ledger": ledger, "call": shared(FLUX)}
+    budcache.align(pipeline("flux"), ladder, watch=watch, **more).save(out)
 
 
 def essence(path):
@@ -244,22 +282,23 @@ def essence(path):
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
 def test_a_killed_alignment_goes_on_and_ends_the_same(tmp_path, request):
+    """Killed after the second update of the second rung."""
     learning(tmp_path / "whole.jsonl", tmp_path / "whole.json")
     undisturbed = (tmp_path / "whole.jsonl").read_text().splitlines()
-    assert len(undisturbed) == 1 + 2 * 14
+    assert len(undisturbed) == 1 + 2 * 4
     ledger, out = tmp_path / "killed.jsonl", tmp_path / "killed.json"
-    here = request.path.parent
-    code = LEARNING.format(paths=[str(here), str(here.parent / "pipeline")])
-    ended, _, errors = interrupted([sys.executable, "-c", code, ledger, out], ledger, 16, signal.SIGKILL)
-    assert ended == -signal.SIGKILL, errors  # the first rung was done, the second was not
+    tests = request.path.parent.parent
+    code = LEARNING.format(paths=[str(tests), str(tests / "pipeline")])
+    done = subprocess.run([sys.executable, "-c", code, ledger, out], capture_output=True, text=True, timeout=240)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(ledger.read_text().splitlines()) == 1 + 4 + 2
     assert not out.exists()
     learning(ledger, out)
     assert essence(out) == essence(tmp_path / "whole.json")
-    updates = [[json.loads(line) for line in lines[1:]] for lines in (undisturbed, ledger.read_text().splitlines())]
-    for entries in updates:
-        for line in entries:
-            del line["calls"]  # the pipelines had to be opened again
-    assert updates[0] == updates[1]
+    entries = [[json.loads(line) for line in lines[1:]] for lines in (undisturbed, ledger.read_text().splitlines())]
+    for line in (*entries[0], *entries[1]):
+        del line["calls"]  # the pipelines had to be opened again
+    assert entries[0] == entries[1]
     calls = [sum(rung.refined[0].calls for rung in Ladder.load(path)) for path in (tmp_path / "whole.json", out)]
     assert calls[0] < calls[1]
 
@@ -274,8 +313,8 @@ def kept(tmp_path_factory):
 
 def test_a_finished_alignment_is_not_made_again(kept):
     """What is known is told once more, for who draws its curve, but not written."""
-    seen, before = [], kept.read_bytes()
-    align(Policy(mask=MASK), ledger=kept, watch=lambda _, update: seen.append(update))
+    before = kept.read_bytes()
+    seen = updates(Policy(mask=MASK), ledger=kept)
     assert [update.loss for update in seen] == [json.loads(line)["loss"] for line in before.splitlines()[1:]]
     assert kept.read_bytes() == before
 
@@ -299,7 +338,7 @@ def test_a_finished_alignment_is_not_made_again(kept):
     ids=lambda value: str(value)[:30],
 )
 def test_the_ledger_of_another_alignment_is_refused(kept, change, names):
-    with pytest.raises(SearchError, match=f"belongs to an alignment with {names} = .*Choose another place"):
+    with pytest.raises(BudcacheError, match=f"belongs to an alignment with {names} = .*Choose another "):
         align(**{"policy": Policy(mask=MASK), "ledger": kept, **change})
 
 
@@ -311,7 +350,7 @@ def test_a_line_that_is_no_update_is_shown(kept, change, tmp_path):
         del line[next(iter(change))]
     path = tmp_path / "a.ledger.jsonl"
     path.write_text(f"{head}\n{json.dumps(line)}\n")
-    with pytest.raises(SearchError, match=r"has a line that cannot be used: .*Remove the line or the file"):
+    with pytest.raises(BudcacheError, match=r"has a line that cannot be used: .*Remove the line or the file"):
         align(Policy(mask=MASK), ledger=path)
 
 
@@ -326,24 +365,25 @@ def test_a_line_that_is_no_update_is_shown(kept, change, tmp_path):
         ({"every": 0}, "every 0 updates"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"mean": "median"}, "there is no 'median' mean"),
+        ({"autocast": "float16"}, "autocast to 'float16' is not possible"),
         ({"teacher_steps": 3}, "teacher of 3 steps is coarser than the 6 steps"),
     ],
     ids=str,
 )
 def test_what_cannot_be_aligned_is_refused(change, says):
-    with pytest.raises(SearchError, match=says) as caught:
+    with counted(FLUX, pipeline("flux")) as heard, pytest.raises(SearchError, match=says) as caught:
         align(Policy(mask=MASK), **change)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and heard == []
 
 
 def test_every_epoch_begins_from_other_noise():
     """As many updates as samples and epochs; the second time, sample i has the seed behind those of all samples."""
-    seen = []
-    align(Policy(mask=MASK), epochs=2, rate=1e-12, watch=lambda policy, update: seen.append(update))
+    seen = updates(Policy(mask=MASK), epochs=2, rate=1e-12)
     assert [update.number for update in seen] == list(range(6))
     for number in (0, 2):
         with opened(FLUX, pipeline("flux"), len(TEXTS) + number, prompt=TEXTS[number]) as run:
-            expected = Calibration([run]).score(MASK).loss
+            known = Calibration([run])
+            (expected,) = known.losses(known.finals(Policy(mask=MASK)))
         assert seen[3 + number].loss == pytest.approx(expected, rel=1e-6) != seen[number].loss
 
 
@@ -354,22 +394,21 @@ def test_with_weights_the_geometric_mean_is_what_counts():
         (Policy(mask=MASK), {"rate": 1e-3, "mean": "arithmetic"}),
         (Policy(mask=MASK, weights=weights), {"rate": 1e-2, "mean": "geometric"}),
     ):
-        usual, given = [], []
-        align(policy, rate=None, selection=2, watch=lambda _, update, seen=usual: seen.append(update))
-        align(policy, selection=2, watch=lambda _, update, seen=given: seen.append(update), **paces)
-        assert usual == given
+        given = updates(policy, selection=2, **paces)
+        assert updates(policy, rate=None, selection=2) == given
     with (
         opened(FLUX, pipeline("flux"), 2, prompt=TEXTS[2]) as one,
         opened(FLUX, pipeline("flux"), 3, prompt=TEXTS[3]) as other,
     ):
         judge = Calibration([one, other])
-        losses = judge.losses(judge.finals(MASK, weights))
+        losses = judge.losses(judge.finals(Policy(mask=MASK, weights=weights)))
     assert given[0].start == pytest.approx(math.sqrt(losses[0] * losses[1]))
 
 
 def test_what_is_refused_leaves_no_ledger_behind(tmp_path):
-    for change in ({"rate": 0.0}, {"every": 0}, {"teacher_steps": 3}, {"objective": "sound"}):
-        with pytest.raises(SearchError):
+    wrong = {"rate": 0.0}, {"every": 0}, {"teacher_steps": 3}, {"objective": "sound"}
+    for change, says in zip(wrong, ("above 0", "every 0 updates", "coarser", "'sound'"), strict=True):
+        with pytest.raises(SearchError, match=says):
             align(Policy(mask=MASK), ledger=tmp_path / "a.ledger.jsonl", **change)
     assert not list(tmp_path.iterdir())
 

@@ -8,15 +8,16 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from budcache.jobs.select import SETTINGS, Candidate
 from helpers import counted, latents, opened
 from zoo import entry
 
 import budcache
 from budcache import Ladder, Mask, Origin, Policy, SearchError
 from budcache.calibration.calibration import Calibration
-from budcache.jobs import search_in_full
-from budcache.refine import Fitted
+from budcache.calibration.judge import Judge
+from budcache.events import RungDone
+from budcache.jobs.refining import SETTINGS
+from budcache.refine.fit import FittedScorer
 from budcache.strategies import LadderSearch, Limits
 
 STEPS, BUDGETS = 6, (2, 3, 4)
@@ -35,8 +36,8 @@ def pipeline(name):
 
 
 def search(**more):
-    call = {"steps": STEPS, "budgets": BUDGETS, "prompts": TEXTS, **shared(FLUX), **more}
-    return search_in_full(pipeline("flux"), **call)
+    usual = {"steps": STEPS, "budgets": BUDGETS, "prompts": TEXTS, "call": shared(FLUX)}
+    return budcache.search(pipeline("flux"), **{**usual, **more})
 
 
 @cache
@@ -54,8 +55,24 @@ def calibration(stack, kind, texts, seed, **options):
     return Calibration(runs, **options)
 
 
-def loss(judge, policy):
-    return judge.loss(Candidate.of(policy).finals(judge))
+def losses(known, policy):
+    return known.losses(known.finals(policy))
+
+
+def loss(known, policy):
+    """The mean over samples, as policies have it."""
+    found = losses(known, policy)
+    return sum(found) / len(found)
+
+
+def scored(ladder, fitted):
+    """The losses of all masks that were scored under one kind of reuse, in order."""
+    steps = (step for step in ladder.searched.history if step.new and step.phase.endswith(", fitted") == fitted)
+    return {step.mask: step.loss for step in steps}
+
+
+def best(found, budget, count=1):
+    return sorted((mask for mask in found if mask.budget == budget), key=found.__getitem__)[:count]
 
 
 def refused(says, action, *arguments, **more):
@@ -68,18 +85,18 @@ def refused(says, action, *arguments, **more):
 def test_on_a_pipeline_too_the_loss_is_that_of_following_the_weights(name):
     with ExitStack() as stack:
         known = calibration(stack, entry(name), TEXTS[:2], 0)
-        for fitted in (Fitted(known), Fitted(known, state_memory=10**9)):
+        for fitted in (FittedScorer(known), FittedScorer(known, memory=10**9)):
             for mask in map(Mask.parse, ("110100", "100100", "110101")):
                 rows, found = fitted.fit(mask)
-                assert found == fitted.score(mask).loss == known.loss(known.finals(mask, rows))
-                assert rows == fitted.weights(mask)
+                assert found == fitted.score(mask).losses == losses(known, Policy(mask=mask, weights=rows))
+                assert rows == fitted.rows(mask)
 
 
 # In a search
 
 
 def test_a_search_fits_its_policies_and_says_what_that_was_worth():
-    ladder = searched().ladder
+    ladder = searched()
     assert ladder.budgets == BUDGETS
     assert any(rung.weights for rung in ladder)
     with ExitStack() as stack:
@@ -92,85 +109,85 @@ def test_a_search_fits_its_policies_and_says_what_that_was_worth():
             assert line.calls > 0 and line.gain is not None
             assert rung.quality.loss == loss(judge, rung)
             if rung.weights:
-                settings = [Fitted(known, outputs=q, ridge=ridge).weights(rung.mask) for q, ridge in SETTINGS]
+                settings = [FittedScorer(known, outputs=q, ridge=ridge).rows(rung.mask) for q, ridge in SETTINGS]
                 assert rung.weights in settings
                 assert rung.quality.calibration_loss == loss(known, rung)
 
 
 def test_finalists_come_from_both_climbs_and_the_best_on_other_prompts_is_taken():
-    result = searched()
-    plain = search(fit=False)
-    assert result.found.scores == plain.found.scores
-    assert len(plain.found.scores) == ASKED and plain.fitted is None
-    assert {step.phase for step in result.fitted.history} <= {"ladder", "start"}
+    ladder, plain = searched(), search(fit=False)
+    without, fitted = scored(ladder, fitted=False), scored(ladder, fitted=True)
+    assert without == scored(plain, fitted=False)
+    assert len(without) == ASKED and not scored(plain, fitted=True)
+    assert {step.phase for step in ladder.searched.history} <= {"ladder", "ladder, fitted", "start, fitted"}
     with ExitStack() as stack:
         known = calibration(stack, FLUX, TEXTS[:3], 0)
-        judge = calibration(stack, FLUX, TEXTS[3:], 3)
-        fitted = Fitted(known)
+        judge = Judge(calibration(stack, FLUX, TEXTS[3:], 3))
+        scorer = FittedScorer(known)
         for budget in BUDGETS:
-            assert result.found.best(budget)[0] in result.fitted.scores
-            masks = [*result.fitted.best(budget, 3), result.found.best(budget)[0], Mask.uniform(STEPS, budget)]
-            rung = result.ladder[budget]
-            assert rung.mask in masks
-            candidates = [*map(Candidate, masks), *(Candidate.fitted(fitted, mask) for mask in masks)]
-            assert rung.quality.loss <= min(judge.loss(candidate.finals(judge)) for candidate in candidates)
-        for mask, score in result.fitted.scores.items():
-            assert fitted.score(mask) == score
+            assert best(without, budget)[0] in fitted
+            masks = [*best(fitted, budget, 3), best(without, budget)[0], Mask.uniform(STEPS, budget)]
+            assert ladder[budget].mask in masks
+            field = [Policy(mask=mask, weights=rows) for mask in masks for rows in (None, scorer.rows(mask))]
+            assert ladder[budget].quality.loss <= min(judge.losses(policy)[0] for policy in field)
+        for mask, found in fitted.items():
+            assert scorer.score(mask).loss == found
 
 
 def test_what_a_fitted_search_finds_is_what_is_served(tmp_path):
-    result, pipe = search(prompts=TEXTS[:1]), pipeline("flux")
-    assert all(rung.weights for rung in result.ladder)  # nothing to choose by, so the fit is taken
-    path = result.ladder.save(tmp_path / "flux.ladder.json")
-    assert Ladder.load(path) == result.ladder
+    ladder, pipe = search(prompts=TEXTS[:1]), pipeline("flux")
+    assert all(rung.weights for rung in ladder)  # nothing to choose by, so the fit is taken
+    path = ladder.save(tmp_path / "flux.ladder.json")
+    assert Ladder.load(path) == ladder
     full = latents(FLUX, pipe, num_inference_steps=STEPS)
     for budget in BUDGETS:
         with budcache.applied(pipe, path, budget=budget), counted(FLUX, pipe) as heard:
             fast = latents(FLUX, pipe, num_inference_steps=STEPS)
         assert len(heard) == budget
         error = (fast.double() - full.double()).square().mean().item()
-        assert error == pytest.approx(result.ladder[budget].quality.calibration_loss, rel=1e-5)
-        assert result.ladder[budget].quality.calibration_loss == result.fitted.scores[result.ladder[budget].mask].loss
+        assert error == pytest.approx(ladder[budget].quality.calibration_loss, rel=1e-5)
+        assert ladder[budget].quality.calibration_loss == scored(ladder, fitted=True)[ladder[budget].mask]
 
 
 @pytest.mark.parametrize("teacher_steps", [None, 2 * STEPS])
 def test_all_calls_of_a_fitted_search_are_counted(teacher_steps):
     with counted(FLUX, pipeline("flux")) as heard:
-        result = search(teacher_steps=teacher_steps, prompts=TEXTS[:2], selection=1, polish=1)
-    assert result.calls == len(heard)
-    assert "polish" in {step.phase for step in result.fitted.history}
+        ladder = search(teacher_steps=teacher_steps, prompts=TEXTS[:2], selection=1, polish=1)
+    assert ladder.searched.calls == len(heard)
+    assert "polish, fitted" in {step.phase for step in ladder.searched.history}
 
 
 def test_a_limit_on_evaluations_holds_for_both_climbs_together():
-    result = search(limits=Limits(evaluations=ASKED + 3))
-    assert result.found.stopped is None and len(result.found.scores) == ASKED
-    assert result.fitted.stopped is not None and len(result.fitted.scores) == 3
-    assert result.ladder.budgets == BUDGETS
+    ladder = search(limits=Limits(evaluations=ASKED + 3))
+    assert ladder.searched.stopped == f"evaluations limit of {ASKED + 3}"
+    assert (len(scored(ladder, fitted=False)), len(scored(ladder, fitted=True))) == (ASKED, 3)
+    assert ladder.budgets == BUDGETS
     early = search(limits=Limits(evaluations=6), prompts=TEXTS[:2])
-    assert (len(early.found.scores), len(early.fitted.scores)) == (6, 0)
-    assert early.ladder.budgets == (2,)
+    assert (len(scored(early, fitted=False)), len(scored(early, fitted=True))) == (6, 0)
+    assert early.budgets == (2,)
 
 
 def test_a_limit_on_calls_holds_for_both_climbs_together():
-    spent = searched().found.history[-1].calls
-    result = search(limits=Limits(calls=spent + 10))
-    assert result.found.stopped is None
-    assert result.fitted.stopped == f"calls limit of {spent + 10}"
-    assert spent < result.fitted.history[-1].calls < spent + 10 + 3 * max(BUDGETS)
+    history = searched().searched.history
+    spent = [step.sample_calls for step in history if "fitted" not in step.phase][-1]
+    ladder = search(limits=Limits(calls=spent + 10))
+    assert ladder.searched.stopped == f"calls limit of {spent + 10}"
+    assert len(scored(ladder, fitted=False)) == ASKED
+    assert spent < ladder.searched.history[-1].sample_calls < spent + 10 + 3 * max(BUDGETS)
 
 
 def test_a_strategy_without_a_ladder_is_fitted_where_it_ended():
-    result = search(strategy="uniform", prompts=TEXTS[:2], selection=1)
-    assert list(result.fitted.scores) == list(result.found.scores)
+    ladder = search(strategy="uniform", prompts=TEXTS[:2], selection=1)
+    assert list(scored(ladder, fitted=True)) == list(scored(ladder, fitted=False))
     polished = search(strategy="uniform", prompts=TEXTS[:2], selection=1, polish=1)
-    assert set(polished.fitted.scores) > set(result.fitted.scores)
+    assert set(scored(polished, fitted=True)) > set(scored(ladder, fitted=True))
 
 
 def test_residual_reuse_cannot_be_fitted_and_is_not_unless_asked_for():
     refused('only reuse="output" can be fitted', search, reuse="residual", fit=True)
-    result = search(reuse="residual", prompts=TEXTS[:1], budgets=[2])
-    assert result.fitted is None
-    assert result.ladder[2].weights is None and result.ladder[2].refined == ()
+    ladder = search(reuse="residual", prompts=TEXTS[:1], budgets=[2])
+    assert not scored(ladder, fitted=True)
+    assert ladder[2].weights is None and ladder[2].refined == ()
 
 
 # Of masks that were found
@@ -181,8 +198,8 @@ def test_a_fitted_ladder_is_never_worse_on_the_samples_it_was_chosen_by(name):
     kind = entry(name)
     plain = Ladder.of([Policy(mask=mask) for mask in ("100100", "110100", "110110")])
     seen = []
-    ladder = budcache.fit(pipeline(name), plain, prompts=TEXTS, watch=seen.append, **shared(kind))
-    assert seen == list(ladder)
+    ladder = budcache.fit(pipeline(name), plain, prompts=TEXTS, watch=seen.append, call=shared(kind))
+    assert [event.policy for event in seen if isinstance(event, RungDone)] == list(ladder)
     assert [rung.mask for rung in ladder] == [rung.mask for rung in plain]
     with ExitStack() as stack:
         known = calibration(stack, kind, TEXTS[:3], 0)
@@ -193,7 +210,7 @@ def test_a_fitted_ladder_is_never_worse_on_the_samples_it_was_chosen_by(name):
             assert rung.weights is None or rung.quality.calibration_loss == loss(known, rung)
     assert any(rung.weights for rung in ladder)
     # What is better already is not given up for what this fit alone would find.
-    again = budcache.fit(pipeline(name), ladder, prompts=TEXTS, outputs=[1], ridges=[10.0], **shared(kind))
+    again = budcache.fit(pipeline(name), ladder, prompts=TEXTS, outputs=[1], ridges=[10.0], call=shared(kind))
     for before, rung in zip(ladder, again, strict=True):
         assert (rung.weights, rung.quality) == (before.weights, before.quality)
         assert rung.refined[0] == before.refined[0] and rung.refined[1].how == "fit, kept as it was"
@@ -203,7 +220,7 @@ def test_a_fitted_ladder_is_never_worse_on_the_samples_it_was_chosen_by(name):
 def test_the_calls_of_a_fit_are_counted():
     ladder = Ladder.of([Policy(mask=mask) for mask in ("100100", "110100")])
     with counted(FLUX, pipeline("flux")) as heard:
-        fitted = budcache.fit(pipeline("flux"), ladder, prompts=TEXTS, teacher_steps=9, **shared(FLUX))
+        fitted = budcache.fit(pipeline("flux"), ladder, prompts=TEXTS, teacher_steps=9, call=shared(FLUX))
     assert sum(rung.refined[0].calls for rung in fitted) == len(heard)
 
 
@@ -213,8 +230,9 @@ def test_the_calls_of_a_fit_are_counted():
         ({"policies": Policy(mask="1010", reuse="residual")}, "reuses residuals, and only outputs"),
         ({"policies": Policy(mask="10", sigmas=(1.0, 0.5, 0.0))}, "noise levels of its own, and fits"),
         ({"outputs": []}, "nothing to choose from"),
-        ({"ridges": [-1.0]}, "pulls nowhere"),
+        ({"ridges": [-1.0]}, "ridge must be finite and at least 0, got -1"),
         ({"outputs": [17]}, "16 outputs, not 17"),
+        ({"target": "last"}, "no target 'last'"),
         ({"selection": 0}, "needs samples to choose by"),
         ({"selection": 4}, "4 of 4 samples for selection leave none"),
         ({"prompts": TEXTS[:1]}, "needs samples to choose by"),
@@ -225,8 +243,10 @@ def test_the_calls_of_a_fit_are_counted():
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_what_cannot_be_fitted_is_refused(change, says):
-    usual = {"policies": Policy(mask="110100"), "prompts": TEXTS, **shared(FLUX)}
-    refused(says, budcache.fit, pipeline("flux"), **{**usual, **change})
+    usual = {"policies": Policy(mask="110100"), "prompts": TEXTS, "call": shared(FLUX)}
+    with counted(FLUX, pipeline("flux")) as heard:
+        refused(says, budcache.fit, pipeline("flux"), **{**usual, **change})
+    assert heard == []
 
 
 # A finer teacher
@@ -247,8 +267,7 @@ def psnr_to(pictures, policy, seed, text, steps):
 
 @pytest.mark.parametrize("fit", [True, False], ids=["fitted", "plain"])
 def test_a_search_may_imitate_a_run_of_more_steps(fit):
-    result = search(teacher_steps=4 * STEPS, fit=fit, budgets=[3])
-    (rung,) = result.ladder
+    (rung,) = search(teacher_steps=4 * STEPS, fit=fit, budgets=[3])
     assert (rung.steps, rung.budget, rung.origin.teacher_steps) == (STEPS, 3, 4 * STEPS)
     assert rung.quality.psnr == pytest.approx(psnr_to(pipeline("flux"), rung, 3, TEXTS[3], 4 * STEPS), abs=1e-2)
     assert rung.quality.psnr != pytest.approx(psnr_to(pipeline("flux"), rung, 3, TEXTS[3], STEPS), abs=0.1)
@@ -256,7 +275,7 @@ def test_a_search_may_imitate_a_run_of_more_steps(fit):
 
 def test_a_fit_says_which_run_its_quality_refers_to():
     start = Policy(mask="110100", origin=Origin(model="mine", seed=3))
-    usual = {"prompts": TEXTS[:2], "selection": 1, **shared(FLUX)}
+    usual = {"prompts": TEXTS[:2], "selection": 1, "call": shared(FLUX)}
     (finer,) = budcache.fit(pipeline("flux"), start, teacher_steps=2 * STEPS, **usual)
     assert finer.origin == Origin(model="mine", seed=3, teacher_steps=2 * STEPS)
     expected = psnr_to(pipeline("flux"), finer, 1, TEXTS[1], 2 * STEPS)
@@ -275,12 +294,12 @@ def test_the_finer_teacher_of_a_pipeline_is_its_own_run_of_more_steps():
 def test_a_teacher_that_cannot_teach_is_refused():
     refused(r"teacher of 5 steps is coarser than the 6 steps.*more than 6", search, teacher_steps=STEPS - 1)
     kind = entry("sdxl")  # whose noise levels begin elsewhere for every number of steps
-    usual = {"steps": STEPS, "budgets": [2], "prompts": TEXTS[:1], **shared(kind)}
-    refused("begins at the noise level", search_in_full, kind.build(), teacher_steps=20, **usual)
+    usual = {"steps": STEPS, "budgets": [2], "prompts": TEXTS[:1], "call": shared(kind)}
+    refused("begins at the noise level", budcache.search, kind.build(), teacher_steps=20, **usual)
 
 
 def test_the_same_number_of_steps_is_no_other_teacher():
     same = search(teacher_steps=STEPS, strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], fit=False)
     usual = search(strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], fit=False)
-    assert same.found.scores == usual.found.scores
-    assert same.calls == usual.calls
+    assert same.searched.history == usual.searched.history
+    assert same.searched.calls == usual.searched.calls
