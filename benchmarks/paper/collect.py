@@ -31,8 +31,9 @@ Written by `benchmarks/paper/collect.py` from what the scripts beside it have me
 "Published search" is the method of the paper as its authors' code has it: two prompts, annealing, residual reuse.
 "budcache" is ours: the ladder with fitted reuse. Columns that begin with "paper" are what the paper prints, nearly all
 of it for FLUX.1-dev; they are there to compare orders and distances, not values. A claim is judged by the numbers of
-its table alone: it holds where it is so in every case that was looked at. Behind a difference stands its standard error
-over the prompts, which are few. Seconds are those of the machine at hand.
+its table alone: it holds where it is so in every case that was looked at. Behind a mean or a difference stands its
+standard error over the prompts, which are few; a lead within two standard errors, prompt by prompt, is undecided.
+Seconds are those of the machine at hand.
 """
 
 
@@ -68,11 +69,12 @@ def overview(found: dict[str, dict[str, Any]]) -> str:
     if not claims:
         return "No experiment has been run yet.\n"
     rows = [[EXPERIMENTS[name], *map(str, counts(those))] for name, those in claims.items()]
-    columns = ["experiment", "hold", "hold in some cases", "do not hold", "not tested"]
+    columns = ["experiment", "hold", "hold in some cases", "do not hold", "undecided", "not tested"]
     wrong = [claim for those in claims.values() for claim in those if not holds(claim)]
     lines = [Table("Claims of the paper and our own", columns, rows).markdown(), ""]
     if wrong:
-        lines += ["What is said but is not so here, or not always, or could not be tested:", "", *map(line, wrong), ""]
+        said = "What is said but is not so here, or not always, or is undecided, or could not be tested:"
+        lines += [said, "", *map(line, wrong), ""]
     else:
         lines += ["All that is said is so here as well.", ""]
     return "\n".join(lines)
@@ -99,12 +101,12 @@ def holds(claim: Claim) -> bool:
     return bool(claim.cases) and all(claim.cases.values())
 
 
-def counts(claims: list[Claim]) -> tuple[int, int, int, int]:
-    """How many hold, hold in part, do not hold, were not tested."""
-    whole = sum(map(holds, claims))
-    untested = sum(not claim.cases for claim in claims)
-    nowhere = sum(bool(claim.cases) and not any(claim.cases.values()) for claim in claims)
-    return whole, len(claims) - whole - nowhere - untested, nowhere, untested
+def counts(claims: list[Claim]) -> tuple[int, int, int, int, int]:
+    """How many hold, hold in part, do not hold, are undecided, were not tested."""
+    found = [set(claim.cases.values()) for claim in claims]
+    whole, nowhere, unsure = (found.count({told}) for told in (True, False, None))
+    untested = found.count(set())
+    return whole, len(claims) - whole - nowhere - unsure - untested, nowhere, unsure, untested
 
 
 def line(claim: Claim) -> str:

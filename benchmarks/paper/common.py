@@ -19,12 +19,11 @@ from telling import Claim, Table
 
 import budcache
 from budcache import Ladder, Policy, models
-from budcache.comparison import Comparison, compare
-from budcache.jobs import search_in_full
-from budcache.report import page
+from budcache.comparison import Comparison
+from budcache.events import Event, Progress, Scored
 from budcache.samples.prompts import read_prompts
 from budcache.storage.files import write_json
-from budcache.strategies import STRATEGIES, Evaluated
+from budcache.strategies import STRATEGIES, read_history
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the judge that all benchmarks share
 
@@ -40,11 +39,11 @@ class Kept:
     """What a search found, and what it took."""
 
     ladder: Ladder
-    masks: int  # that were scored
+    masks: int  # that were scored with plain reuse
     calls: int  # sample-calls: model calls times samples
     calls_without_tree: int  # the same masks scored one by one, each from the start
     seconds: float
-    history: list[Evaluated] = field(default_factory=list)
+    history: list[Scored] = field(default_factory=list)
 
 
 class Lab:
@@ -122,7 +121,7 @@ class Lab:
     ) -> Kept:
         """A search, from its file if there is one; killed, it goes on from its ledger."""
         pipe = self.pipe if pipe is None else pipe
-        options = {"steps": self.steps, "batch": min(self.args.batch, len(prompts)), **self.call, **options}
+        options = {"steps": self.steps, "batch": min(self.args.batch, len(prompts)), "call": self.call, **options}
         given = {**options, "prompts": list(prompts), "budgets": sorted(set(budgets))}
         fit = given.pop("fit", None)
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), name.removesuffix("-plain"), given]
@@ -131,18 +130,19 @@ class Lab:
             return _read(file)
         self.say(f"searching: {name}")
         self.searches.mkdir(parents=True, exist_ok=True)
-        begin = time.perf_counter()
         # With plain and with fitted reuse the same masks are scored first, so they share a ledger.
         ledger = self.searches / f"{file.stem.replace('-plain', '')}.ledger.jsonl"
-        found = search_in_full(pipe, **given, fit=fit, ledger=ledger)
-        masks = list(found.found.scores)
+        ladder = budcache.search(pipe, **given, fit=fit, ledger=ledger, progress=False)
+        how = ladder.searched
+        assert how is not None  # it comes straight from a search
+        masks = {step.mask for step in read_history(ledger) if not step.phase.endswith(", fitted")}
         kept = Kept(
-            ladder=found.ladder,
+            ladder=ladder,
             masks=len(masks),
-            calls=found.calls,
+            calls=how.calls,
             calls_without_tree=len(prompts) * (given["steps"] + sum(mask.budget for mask in masks)),
-            seconds=time.perf_counter() - begin,
-            history=found.found.history,
+            seconds=how.seconds,
+            history=list(how.history),
         )
         _write(file, kept)
         return kept
@@ -211,7 +211,7 @@ class Lab:
         prompts: Sequence[str] = (),
         **call: Any,
     ) -> Comparison:
-        """`budcache.compare` in a folder of its own, with a page; policies are used wherever they were made."""
+        """`budcache.compare` in a folder of its own; policies are used wherever they were made."""
         pipe, given = self.pipe if pipe is None else pipe, {**self.call, **call}
         bare = {
             title: Ladder.of([rung.model_copy(update={"origin": None}) for rung in ladder])
@@ -220,10 +220,15 @@ class Lab:
         tuning = self.calibration[: 1 if self.quick else self.args.tuning]
         measured = list(prompts or self.evaluation)
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
-        facts += [measured, tuning, self.metrics, given]
+        facts += [measured, tuning, given]
         folder = self.folder / f"{slug(name)}-{short(facts)}"
         self.say(f"comparing: {name}")
-        found = compare(
+
+        def watch(event: Event) -> None:
+            if isinstance(event, Progress):
+                self.say(f"  {event.phase}", again=False)
+
+        return budcache.compare(
             pipe,
             steps=self.steps,
             budgets=budgets,
@@ -234,12 +239,10 @@ class Lab:
             metrics=self.metrics,
             policies=bare,
             batch=min(self.args.batch, len(tuning)),
-            watch=lambda progress: self.say(f"  {progress.text}", again=False),
-            **given,
+            call=given,
+            watch=watch,
+            progress=False,
         )
-        found.save(folder / "comparison.json")
-        page.write(found, folder, folder / "comparison.html")
-        return found
 
     def judge(self, steps: int | None = None, prompts: Sequence[str] = ()) -> Judge:
         """PSNR and SSIM to the full run of so many steps."""
@@ -291,12 +294,12 @@ def short(facts: Any) -> str:
 
 
 def _write(file: Path, kept: Kept) -> None:
-    history = [[str(each.mask), each.loss, each.phase, each.calls, each.new] for each in kept.history]
+    history = [[str(each.mask), each.loss, each.phase, each.sample_calls, each.new] for each in kept.history]
     facts = {name: getattr(kept, name) for name in ("masks", "calls", "calls_without_tree", "seconds")}
     write_json(file, {"ladder": kept.ladder.model_dump(mode="json", exclude_none=True), **facts, "history": history})
 
 
 def _read(file: Path) -> Kept:
     data = json.loads(file.read_text(encoding="utf-8"))
-    history = [Evaluated(budcache.Mask.parse(mask), *rest) for mask, *rest in data.pop("history")]
+    history = [Scored(budcache.Mask.parse(mask), *rest) for mask, *rest in data.pop("history")]
     return Kept(ladder=Ladder.model_validate(data.pop("ladder")), history=history, **data)

@@ -14,8 +14,8 @@ from common import Lab
 from published import CONVERGENCE_SOURCE
 from telling import Claim, Table
 
+from budcache.events import Scored
 from budcache.report import plots
-from budcache.strategies import Evaluated
 
 NEAR = 0.05  # losses that differ by less count as "nearly identical"
 COLOURS = ("#2f6fed", "#e0912f")
@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     lab.report([Table(title, columns, rows)], claims, figures=[figure])
 
 
-def trials(history: Sequence[Evaluated]) -> list[list[Evaluated]]:
+def trials(history: Sequence[Scored]) -> list[list[Scored]]:
     """A history restart by restart: each begins to anneal again."""
-    found: list[list[Evaluated]] = []
+    found: list[list[Scored]] = []
     for step in history:
         if not found or (step.phase == "anneal" and found[-1][-1].phase != "anneal"):
             found.append([])
@@ -52,7 +52,7 @@ def trials(history: Sequence[Evaluated]) -> list[list[Evaluated]]:
     return found
 
 
-def landmarks(run: Sequence[Evaluated]) -> tuple[int, float, float, float]:
+def landmarks(run: Sequence[Scored]) -> tuple[int, float, float, float]:
     """How many masks were scored; the loss of the first, and the lowest after annealing and in the end."""
     annealed = min(step.loss for step in run if step.phase == "anneal")
     return sum(step.new for step in run), run[0].loss, annealed, min(step.loss for step in run)
@@ -72,7 +72,7 @@ def about(name: str, ends: dict[str, tuple[int, float, float, float]]) -> list[C
     ]
 
 
-def draw(axes: Any, runs: dict[str, list[Evaluated]], name: str) -> None:
+def draw(axes: Any, runs: dict[str, list[Scored]], name: str) -> None:
     for colour, (start, run) in zip(COLOURS, runs.items(), strict=False):
         for phase, marker in (("anneal", "o"), ("climb", "^")):
             at = [i for i, step in enumerate(run) if step.phase == phase]

@@ -65,7 +65,7 @@ def align(lab: Lab, name: str, budget: int, policy: Policy) -> tuple[Policy, flo
     finer = {"teacher_steps": lab.steps} if name == SHORT else {}
 
     def refine(ladder: Ladder, ledger: Path) -> Ladder:
-        return budcache.align(lab.pipe, ladder, prompts=prompts, ledger=ledger, **finer, **lab.call)
+        return budcache.align(lab.pipe, ladder, prompts=prompts, ledger=ledger, call=lab.call, progress=False, **finer)
 
     return lab.refined(f"align {name} {budget} on {len(prompts)}", policy, refine)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from common import Lab
 from published import MAIN, MAIN_SOURCE, WAN, WAN_SOURCE, Cases
-from telling import WHO, Case, Claim, beats, better, left_out, mean, side_by_side, span
+from telling import WHO, Case, Claim, ahead, beats, left_out, mean, side_by_side, span
 
 from budcache import Ladder
 from budcache.comparison import Comparison
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     source, printed = (WAN_SOURCE, wan(lab.budgets)) if video else (MAIN_SOURCE, MAIN)
     claims = [claim for who in WHO for claim in about(who, cases, source.split(":")[0], printed)]
     text = "At equal calls budcache is nearer to the full run than the published search"
-    ahead = beats(cases, "budcache", ["authors"], "ours", text)
+    better = beats(cases, "budcache", ["authors"], "ours", text)
     table = side_by_side(f"Every method at equal calls; beside it {source}", cases, printed, head="budget")
     above = [
         beats(those, who, ["teacache", "lemica"], source, f"At equal calls {name} is above TeaCache and LeMiCa")
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             (f"policy:{MORE}", f"the {MORE}", "ours", cases),
         )
     ]
-    lab.report([table], [*claims, *above, ahead], left_out([found]))
+    lab.report([table], [*claims, *above, better], left_out([found]))
 
 
 def about(who: str, cases: dict[str, Case], source: str, printed: Cases) -> list[Claim]:
@@ -87,9 +87,9 @@ def told(cases: dict[str, Case], printed: Cases) -> dict[str, Case]:
 def cheaper(found: Comparison, who: str, low: int, high: int, source: str) -> Claim:
     """Fewer calls of one method against more of TeaCache's."""
     mine, other = found.entry(who, low), found.entry("teacache", high)
-    cases, numbers = dict[str, bool](), ""
+    cases, numbers = dict[str, bool | None](), ""
     if mine and other:
-        cases = {measure.title: better(mine, other, measure) for measure in found.measures}
+        cases = {measure.title: ahead(mine, other, measure) for measure in found.measures}
         first = found.measures[0]
         numbers = f"{first.title} {first.written(mean(mine, first))} against {first.written(mean(other, first))}"
     return Claim(source, f"With {low} calls {WHO[who]} is better than TeaCache with {high}", cases, numbers)

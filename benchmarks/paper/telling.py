@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from published import Cases
 
-from budcache.comparison import Comparison, Entry, Measure
+from budcache.comparison import Comparison, Entry, Measure, lead
 from budcache.metrics import METRICS
 
 WHO = {"authors": "the published search", "budcache": "budcache"}
@@ -47,24 +46,29 @@ class Claim:
     Args:
         source: where it says so; "ours" is a claim of budcache's own.
         text: the claim.
-        cases: whether it is so, by case.
+        cases: whether it is so, by case; None where chance could have made the difference.
         found: the numbers.
     """
 
     source: str
     text: str
-    cases: dict[str, bool]
+    cases: dict[str, bool | None]
     found: str = ""
 
     @property
     def verdict(self) -> str:
         """In words."""
-        right, wrong = sum(self.cases.values()), [name for name, value in self.cases.items() if not value]
+        by = {told: [name for name, value in self.cases.items() if value is told] for told in (True, False, None)}
+        whole = {True: "holds", False: "does not hold", None: "undecided"}
+        for told, word in whole.items():
+            if self.cases and len(by[told]) == len(self.cases):
+                return word
         if not self.cases:
             return "could not be tested"
-        if not wrong or not right:
-            return "does not hold" if wrong else "holds"
-        return f"holds in {right} of {len(self.cases)} cases, not in: {', '.join(wrong)}"
+        parts = [f"holds in {len(by[True])} of {len(self.cases)} cases"]
+        parts += [f"not in: {', '.join(by[False])}"] * bool(by[False])
+        parts += [f"undecided in: {', '.join(by[None])}"] * bool(by[None])
+        return ", ".join(parts)
 
     @property
     def sentence(self) -> str:
@@ -85,22 +89,22 @@ def side_by_side(title: str, cases: Mapping[str, Case], published: Cases, head: 
     names = [name for name in dict.fromkeys([*(measure.name for measure in measures), *usual]) if name in theirs]
     printed = {"speedup": "speed-up"} if "speedup" in theirs else {}
     printed |= {name: METRICS[name].title for name in names}
-    columns = [head, "method", "calls", "seconds", "speed-up", *(measure.title for measure in measures)]
+    columns = [head, "method", "calls", "seconds", "speed-up", *(f"{measure.title} ± error" for measure in measures)]
     rows = []
     for case, (comparison, budget) in cases.items():
         for entry in comparison.at(budget):
-            row = [case, entry.title, _calls(entry), entry.latency, entry.speedup]
+            row = [case, entry.title, entry.calls_text, entry.latency, entry.speedup]
             known = published.get(case, {}).get(entry.method, {})
-            rows.append([*row, *(mean(entry, measure) for measure in measures), *map(known.get, printed)])
+            rows.append([*row, *(with_error(entry, measure) for measure in measures), *map(known.get, printed)])
     return Table(title, columns + [f"paper: {name}" for name in printed.values()], rows)
 
 
 def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: str, text: str) -> Claim:
-    """A method is better than all its rivals, in every case and by every metric.
+    """A method is better than all its rivals, in every case and by every metric, by more than chance.
 
     A rival that takes more calls than agreed counts where it is worse all the same; where it is better, nobody knows.
     """
-    wanted, verdicts, found = set(rivals), dict[str, bool](), list[str]()
+    wanted, verdicts, found = set(rivals), dict[str, bool | None](), list[str]()
     for case, (comparison, budget) in cases.items():
         mine, fair = comparison.entry(who, budget), comparison.within(budget)
         if mine is None:
@@ -111,11 +115,11 @@ def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: st
             ]
             if others:
                 first = best(others, measure)
-                verdicts[f"{case} by {measure.title}"] = better(mine, first, measure)
+                verdicts[f"{case} by {measure.title}"] = ahead(mine, first, measure)
             if others and measure == comparison.measures[0]:
                 values = f"{measure.written(mean(mine, measure))} against {measure.written(mean(first, measure))}"
                 values = f"{case}: {measure.title} {values} {measure.unit}".rstrip()
-                found.append(f"{values} ({first.title}; {lead(mine, first, measure)})")
+                found.append(f"{values} ({first.title}; {difference(mine, first, measure)})")
         over = [e for e in comparison.at(budget) if e.method in wanted and e not in fair]
         found += [f"{case}: {e.title} took {e.mean_calls:.1f} calls, so it counts only where it is worse" for e in over]
     return Claim(source, text, verdicts, ", ".join(found))
@@ -123,15 +127,31 @@ def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: st
 
 def better(one: Entry, other: Entry, measure: Measure) -> bool:
     """Whether one method has the better mean."""
-    ahead = mean(one, measure) - mean(other, measure)
-    return ahead > 0 if measure.higher else ahead < 0
+    apart = mean(one, measure) - mean(other, measure)
+    return apart > 0 if measure.higher else apart < 0
 
 
-def lead(one: Entry, other: Entry, measure: Measure) -> str:
-    """The mean difference sample by sample, and its standard error."""
-    apart = np.subtract(one.values[measure.name], other.values[measure.name])
-    error = float(apart.std(ddof=1)) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
-    return f"{apart.mean():+.{measure.digits}f} ± {error:.{measure.digits}f}"
+def ahead(one: Entry, other: Entry, measure: Measure) -> bool | None:
+    """Whether one method is better than another on the same samples; None within two standard errors."""
+    found = lead(one, other, measure)
+    return None if found is None else found.ahead
+
+
+def difference(one: Entry, other: Entry, measure: Measure) -> str:
+    """How far one method is ahead of another, sample by sample, and the standard error of that."""
+    found = lead(one, other, measure)
+    if found is None:
+        return "not measured"
+    error = "" if found.error is None else f" ± {measure.written(found.error)}"
+    return f"{found.mean:+.{measure.digits}f}{error} ahead"
+
+
+def with_error(entry: Entry, measure: Measure) -> str | None:
+    """A metric's mean over all samples, and its standard error."""
+    found = entry.summed(measure)
+    if found is None:
+        return None
+    return measure.written(found.mean) + ("" if found.error is None else f" ± {measure.written(found.error)}")
 
 
 def best(entries: Sequence[Entry], measure: Measure) -> Entry:
@@ -170,8 +190,3 @@ def written(value: Any) -> str:
 
 def _padded(cell: str, width: int, column: int) -> str:
     return cell.ljust(width) if column < 2 else cell.rjust(width)
-
-
-def _calls(entry: Entry) -> str:
-    low, high = min(entry.calls), max(entry.calls)
-    return str(low) if low == high else f"{entry.mean_calls:.1f} ({low}-{high})"

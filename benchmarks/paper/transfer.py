@@ -102,7 +102,9 @@ def refitted(lab: Lab, name: str, policy: budcache.Policy) -> Ladder:
     found, _ = lab.refined(
         f"fit for {name}",
         bare,
-        lambda ladder, _: budcache.fit(lab.pipe, ladder, prompts=lab.calibration, batch=batch, **lab.call),
+        lambda ladder, _: budcache.fit(
+            lab.pipe, ladder, prompts=lab.calibration, batch=batch, call=lab.call, progress=False
+        ),
     )
     return Ladder.of([found])
 

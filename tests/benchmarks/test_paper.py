@@ -149,6 +149,10 @@ def test_the_papers_claims_are_judged_where_it_prints_figures(paper):
         ({"a": False}, "does not hold"),
         ({"a": True, "b": False}, "holds in 1 of 2 cases, not in: b"),
         ({}, "could not be tested"),
+        ({"a": None}, "undecided"),
+        ({"a": True, "b": None}, "holds in 1 of 2 cases, undecided in: b"),
+        ({"a": True, "b": False, "c": None}, "holds in 1 of 3 cases, not in: b, undecided in: c"),
+        ({"a": False, "b": None}, "holds in 0 of 2 cases, not in: a, undecided in: b"),
     ],
 )
 def test_a_claim_is_judged_by_its_cases(paper, cases, verdict):
