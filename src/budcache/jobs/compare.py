@@ -94,15 +94,14 @@ class CompareConfig:
 
     def check_pipeline(self, pipe: Any) -> None:
         """Refuse arguments that the pipeline does not take, before it runs."""
-        from budcache.pipeline.arguments import arguments
+        from budcache.pipeline.arguments import check_arguments
 
-        known = arguments(pipe)
-        for name in dict.fromkeys(name for sample in (*self.samples, *self.calibration) for name in sample):
+        names = dict.fromkeys(name for sample in (*self.samples, *self.calibration) for name in sample)
+        for name in names:
             if name in OURS_TO_SAY:
                 instead = f"Give {OURS_TO_SAY[name]}= instead." if OURS_TO_SAY[name] else "Leave it out."
                 raise PipelineError(f"{name} is what the comparison itself tells the pipeline. {instead}")
-            if name not in known:
-                raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, known)}")
+        check_arguments(pipe, names)
 
 
 @known_options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from budcache.errors import PipelineError, SearchError
 from budcache.policy import Origin, Reuse
 from budcache.samples.samples import digest, seeded, settings_of
-from budcache.wording import nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,14 +24,10 @@ Taught = Callable[[int], None]  # told after each full run how many sample-calls
 
 def check_call(pipe: Any, samples: Sequence[Mapping[str, Any]], steps: int) -> None:
     """Refuse samples with an argument that the pipeline does not take, before it runs."""
-    _, *parameters = inspect.signature(type(pipe).__call__).parameters.values()  # the first one is `self`
-    known = [parameter.name for parameter in parameters]
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return  # it takes whatever it is given
+    from budcache.pipeline.arguments import check_arguments
+
+    check_arguments(pipe, dict.fromkeys(name for sample in samples for name in sample))
     for sample in samples:
-        for name in sample:
-            if name not in known:
-                raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, known)}")
         if sample.get("num_inference_steps", steps) != steps:
             raise PipelineError(
                 f"num_inference_steps is {sample['num_inference_steps']}, but the full run has {steps} steps. "

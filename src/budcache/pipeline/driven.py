@@ -18,8 +18,8 @@ from budcache.pipeline.decoding import Networks
 from budcache.pipeline.following import twin_of
 from budcache.pipeline.residual import Trunk, attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler
+from budcache.pipeline.schedulers import check_scheduler, clone, install, levels
 from budcache.pipeline.seam import Finish, Line, Reply, Request, SeamScheduler, run_pipeline
-from budcache.pipeline.standin import check_scheduler, clone, install, levels
 from budcache.policy import Reuse
 from budcache.samples.samples import fresh
 

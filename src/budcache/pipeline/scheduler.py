@@ -10,28 +10,24 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from diffusers.schedulers.scheduling_utils import SchedulerMixin
 from torch import Tensor
 
 from budcache.errors import BudcacheWarning, PipelineError
 from budcache.numerics.rollout import blended
 from budcache.pipeline.residual import Trunk
-from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, install, levels
+from budcache.pipeline.saving import Saved
+from budcache.pipeline.schedulers import check_scheduler, install, levels
+from budcache.pipeline.standin import Timesteps, ask_for_steps
 from budcache.plan import Plan, Stretch
-from budcache.policy import Policy, parse
+from budcache.policy import Policy
 
 __all__ = ["BudcacheScheduler", "Stats"]
-
-CONFIG_FILE = "scheduler_config.json"
 
 
 @dataclass
@@ -44,7 +40,7 @@ class Stats:
     last_run_calls: int = 0
 
 
-class BudcacheScheduler(StandIn):
+class BudcacheScheduler(Saved):
     """Carries out a policy in the place of a pipeline's own scheduler.
 
     All its state is a plan, made when a run starts, and a cursor: the step of the full run that the pipeline is at.
@@ -159,7 +155,12 @@ class BudcacheScheduler(StandIn):
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
         """A run begins."""
         call = inspect.signature(self.inner.set_timesteps).bind(*args, **kwargs)
-        self._take_steps(call.arguments)
+        own = ask_for_steps(call.arguments, self.policy.steps, self.default_steps)
+        if own and self.policy.sigmas is not None and self.own_sigmas:
+            raise PipelineError(
+                "the pipeline was given its own sigmas or timesteps, but the policy decides the noise levels. "
+                "Leave them out, or apply a policy without sigmas."
+            )
         with self._lock:
             self.inner.set_timesteps(*call.args, **call.kwargs)
             steps = self.policy.steps
@@ -174,31 +175,6 @@ class BudcacheScheduler(StandIn):
             self.stats.runs += 1
         if self.at_start is not None:
             self.at_start()
-
-    def _take_steps(self, asked: dict[str, Any]) -> None:
-        """Put the policy's number of steps where the pipeline asks for its default; refuse any other."""
-        steps = self.policy.steps
-        given = [asked[name] for name in ("sigmas", "timesteps") if asked.get(name) is not None]
-        number = int(asked.get("num_inference_steps") or (len(given[0]) if given else 0))
-        if number not in (steps, self.default_steps):
-            raise PipelineError(
-                f"this policy has {steps} steps but the pipeline was asked for {number}. "
-                f"Pass num_inference_steps={steps}, or search a policy of {number} steps."
-            )
-        # FLUX and others hand over even sigmas of their own where the user gave none; nothing but the numbers tells.
-        even = asked.get("sigmas") is not None and np.allclose(
-            np.asarray(asked["sigmas"]), np.linspace(1, 1 / number, number), atol=1e-6
-        )
-        if given and not even and (number != steps or (self.policy.sigmas is not None and self.own_sigmas)):
-            raise PipelineError(
-                "the pipeline was given its own sigmas or timesteps, but the policy decides the noise levels. "
-                f"Leave them out and pass num_inference_steps={steps}, or apply a policy without sigmas."
-            )
-        if number != steps:  # the user named no number, so the pipeline's default came: the policy's is meant
-            if asked.get("num_inference_steps") is not None:
-                asked["num_inference_steps"] = steps
-            if even:
-                asked["sigmas"] = np.linspace(1, 1 / steps, steps)
 
     # What happens in the pipeline's loop
 
@@ -310,56 +286,3 @@ class BudcacheScheduler(StandIn):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
-
-    # Files: a pipeline saved while it carries a policy still carries it when loaded
-
-    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Write the inner scheduler's settings and the policy into one `scheduler_config.json`."""
-        if push_to_hub:
-            raise PipelineError("a scheduler with a policy cannot be pushed by itself. Push its pipeline.")
-        self.inner.save_pretrained(save_directory)
-        path = Path(save_directory) / CONFIG_FILE
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        settings["_budcache"] = {
-            "inner": settings["_class_name"],
-            "policy": self.policy.model_dump(mode="json", exclude_none=True),
-            "default_steps": self.default_steps,
-            "strength": self.strength,
-            "own_sigmas": self.own_sigmas,
-        }
-        settings["_class_name"] = type(self).__name__
-        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-    @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, subfolder: str | None = None, **kwargs: Any
-    ) -> BudcacheScheduler:
-        """Read what `save_pretrained` wrote."""
-        import diffusers
-
-        settings, _ = cls.load_config_file(pretrained_model_name_or_path, subfolder, **kwargs)
-        ours = settings.pop("_budcache", None)
-        if not isinstance(ours, dict):
-            raise PipelineError(f"{pretrained_model_name_or_path} holds no budcache policy. Load the stock scheduler.")
-        inner_class = getattr(diffusers, str(ours.get("inner")), None)
-        policy = parse(ours.get("policy"))
-        if not isinstance(policy, Policy):
-            raise PipelineError(
-                f"{pretrained_model_name_or_path} holds a ladder where a policy should be. Save it again."
-            )
-        if inner_class is None or not issubclass(inner_class, SchedulerMixin):
-            raise PipelineError(f"{ours.get('inner')!r} is not a scheduler of diffusers. Upgrade diffusers.")
-        settings["_class_name"] = ours["inner"]
-        more = {name: ours[name] for name in ("default_steps", "strength", "own_sigmas") if name in ours}
-        return cls(inner_class.from_config(settings), policy, **more)
-
-    @classmethod
-    def load_config_file(
-        cls, name_or_path: str | Path, subfolder: str | None, **kwargs: Any
-    ) -> tuple[dict[str, Any], Any]:
-        """The settings in a folder or on the hub, found the way diffusers finds them."""
-        from diffusers import DDIMScheduler
-
-        kwargs = {key: value for key, value in kwargs.items() if key != "return_unused_kwargs"}
-        found = DDIMScheduler.load_config(name_or_path, subfolder=subfolder, return_unused_kwargs=True, **kwargs)
-        return dict(found[0]), found[1]

@@ -21,7 +21,8 @@ from torch import Tensor
 from budcache.errors import PipelineError
 from budcache.pipeline.modular import run
 from budcache.pipeline.residual import Memo, Trunk
-from budcache.pipeline.standin import StandIn, Timesteps, clone, levels, retime, scaled
+from budcache.pipeline.schedulers import clone, levels, retime, scaled
+from budcache.pipeline.standin import StandIn, Timesteps
 
 __all__ = ["Finish", "Line", "Reply", "Request", "SeamScheduler", "run_pipeline"]
 

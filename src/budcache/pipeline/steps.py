@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from budcache.errors import PipelineError
 from budcache.pipeline.arguments import arguments
-from budcache.pipeline.standin import StandIn, Timesteps, check_scheduler, install
+from budcache.pipeline.schedulers import check_scheduler, install
+from budcache.pipeline.standin import StandIn, Timesteps, ask_for_steps
 
 __all__ = ["Listener", "followed"]
 
@@ -97,7 +97,7 @@ class StepScheduler(StandIn):
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
         self._leave()  # an exception may have left the run before, and its frames may still be alive
         call = inspect.signature(self.inner.set_timesteps).bind(*args, **kwargs)
-        self._ask_for_steps(call.arguments)
+        ask_for_steps(call.arguments, self.steps, self.default_steps)
         self.inner.set_timesteps(*call.args, **call.kwargs)
         if len(self.inner.timesteps) != self.steps:
             raise PipelineError(
@@ -111,28 +111,6 @@ class StepScheduler(StandIn):
         other = self.listener.run_begins(sigmas)
         if other is not None and sigmas is not None and not torch.equal(other, sigmas):
             install(self.inner, tuple(other.tolist()))
-
-    def _ask_for_steps(self, asked: dict[str, Any]) -> None:
-        """Make a request for the pipeline's default number of steps, where its user named none, one for K steps."""
-        given = [asked[name] for name in ("sigmas", "timesteps") if asked.get(name) is not None]
-        number = int(asked.get("num_inference_steps") or (len(given[0]) if given else 0))
-        if number == self.steps:
-            return
-        if number != self.default_steps:
-            raise PipelineError(
-                f"the pipeline was asked for {number} steps where {self.steps} are expected. "
-                f"Pass num_inference_steps={self.steps}."
-            )
-        if asked.get("num_inference_steps") is not None:
-            asked["num_inference_steps"] = self.steps
-        if given:
-            plain = asked.get("sigmas")
-            if plain is None or not np.allclose(np.asarray(plain), np.linspace(1, 1 / number, number), atol=1e-6):
-                raise PipelineError(
-                    f"the pipeline was given {number} sigmas or timesteps of its own, where {self.steps} steps are "
-                    f"expected. Leave them out and pass num_inference_steps={self.steps}."
-                )
-            asked["sigmas"] = np.linspace(1, 1 / self.steps, self.steps)
 
     def _loop(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
         """The pipeline's `for t in timesteps`; an image-to-image pipeline takes the last of them only."""
