@@ -83,7 +83,7 @@ def align(
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     config = AlignConfig(ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection)
     given = take_samples(prompts, samples, call)
-    check_call(pipe, given, ladder.steps)
+    check_call(pipe, given, "alignment", {"num_inference_steps": None})
     learned_on = split(given, phases.put_aside(len(given), selection))
     if learned_on == len(given):
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
@@ -102,7 +102,8 @@ class _Alignment:
     learned_on: int
     journal: Journal | None = None
     calls: int = 0  # sample-calls of the rung at work, without those of its judge
-    before: int = 0  # sample-calls of the rungs before it, in this process
+    before: int = 0  # sample-calls of the rungs before it
+    earlier: int = 0  # those of all these that runs before this one had spent, by the ledger
     # Where each lesson's teacher ended, by epoch and sample: the same for all rungs.
     teachers: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
@@ -117,12 +118,14 @@ class _Alignment:
             if ledger is not None:
                 self.journal = Journal(ledger, self._identity(), of="alignment")
                 stack.callback(self.journal.close)
+            meter.earlier = sum(self._known(budget)[1] for budget in config.ladder.budgets)
             meter.plan(phases.align_phases(config, len(self.samples)))
             stack.enter_context(frozen(self.pipe))
             if config.autocast is not None:
                 stack.enter_context(torch.autocast(self.pipe.device.type, getattr(torch, config.autocast)))
             meter.phase(phases.FULL_RUNS)
             rungs = [self._aligned(rung) for rung in config.ladder]
+            meter.finish(self.before - self.earlier)
         return Ladder.of(rungs)
 
     def _aligned(self, rung: Policy) -> Policy:
@@ -133,7 +136,9 @@ class _Alignment:
         config, joint = self.config, rung.weights is not None
         setup = Setup(self.pipe, rung.steps, rung.reuse, 1, config.objective, config.teacher_steps)
         known, self.calls = self._known(rung.budget)
-        with setup.calibration(self.samples[self.learned_on :], config.seed + self.learned_on) as kept_out:
+        self.earlier += self.calls
+        taught = None if self.before else self.meter.spent  # the first rung's full runs are a phase of their own
+        with setup.calibration(self.samples[self.learned_on :], config.seed + self.learned_on, taught) as kept_out:
             judge = Judge(kept_out)
             sigmas = rung.sigmas or tuple(kept_out.runs[0].sigmas.tolist())
             start = rung.model_copy(update={"sigmas": sigmas})
@@ -161,7 +166,8 @@ class _Alignment:
         self.calls += levels is not None  # to open the pipeline costs a call
         best, first = descent.start, self._held_out(judge, descent.start, descent)
         lowest, budget = first, descent.start.budget
-        self.meter.phase(phases.ALIGNING)
+        if not self.before:
+            self.meter.phase(phases.ALIGNING)
         for number in range(descent.updates):
             if number < len(known):
                 update, held_out = known[number].update, known[number].held_out
@@ -177,8 +183,14 @@ class _Alignment:
                 best, lowest = descent.policy(update.parameters), held_out
             self.meter.tell(Updated(budget, number, update.loss, held_out, None if number else first))
             note = f"{budget} calls: update {number + 1} of {descent.updates}"
-            self.meter.spent(self.before + self.calls + judge.calls, best=lowest, note=note)
+            spent = self.before + self.calls + judge.calls - self.earlier
+            self.meter.spent(spent, part=self._part(budget, (number + 1) / descent.updates), best=lowest, note=note)
         return best
+
+    def _part(self, budget: int, done: float) -> float:
+        """How much of all updates is done, with so much of a rung's: they cost as much as their budgets are large."""
+        budgets = self.config.ladder.budgets
+        return (sum(b for b in budgets if b < budget) + done * budget) / sum(budgets)
 
     def _held_out(self, judge: Judge, policy: Policy, descent: Descent) -> float:
         """The loss on the samples put aside, by the mean that is learned by."""

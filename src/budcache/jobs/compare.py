@@ -15,10 +15,11 @@ from budcache.comparison.methods import METHODS, UNTAUGHT, title, usual
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.result import FULL, Comparison, Conditions
 from budcache.comparison.showing import show
-from budcache.errors import BudcacheWarning, PipelineError, SearchError
+from budcache.errors import BudcacheWarning, SearchError
 from budcache.events import Watch
 from budcache.jobs.config import check_budgets, known_options, one_or_several
 from budcache.jobs.meter import Meter
+from budcache.jobs.setup import check_call
 from budcache.jobs.watching import watching
 from budcache.metrics import METRICS, metric
 from budcache.policy import Ladder
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["EVALUATION_SEED", "CompareConfig", "compare"]
 
 EVALUATION_SEED = 10_000  # far from the seeds of the search, which count up from 0
-OURS_TO_SAY = {"num_inference_steps": "steps", "output_type": None, "return_dict": None}  # and how to say it to us
+OURS_TO_SAY: Mapping[str, str | None] = {
+    "num_inference_steps": "steps",
+    "output_type": None,
+    "return_dict": None,
+}  # and how to say it to us
 
 
 @dataclass(frozen=True)
@@ -94,14 +99,7 @@ class CompareConfig:
 
     def check_pipeline(self, pipe: Any) -> None:
         """Refuse arguments that the pipeline does not take, before it runs."""
-        from budcache.pipeline.arguments import check_arguments
-
-        names = dict.fromkeys(name for sample in (*self.samples, *self.calibration) for name in sample)
-        for name in names:
-            if name in OURS_TO_SAY:
-                instead = f"Give {OURS_TO_SAY[name]}= instead." if OURS_TO_SAY[name] else "Leave it out."
-                raise PipelineError(f"{name} is what the comparison itself tells the pipeline. {instead}")
-        check_arguments(pipe, names)
+        check_call(pipe, (*self.samples, *self.calibration), "comparison", OURS_TO_SAY)
 
 
 @known_options

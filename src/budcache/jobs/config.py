@@ -38,10 +38,8 @@ def known_options(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **options: P.kwargs) -> R:
         for name in options:
             if name not in known:
-                raise SearchError(
-                    f"{function.__name__} has no option {name!r}. {nearest(name, known)} "
-                    f"Arguments of the pipeline itself go into call={{{name!r}: ...}}."
-                )
+                call = f" Arguments of the pipeline itself go into call={{{name!r}: ...}}." * ("call" in known)
+                raise SearchError(f"{function.__name__} has no option {name!r}. {nearest(name, known)}{call}")
         return function(*args, **options)
 
     return checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from budcache.events import Phase, Planned
-from budcache.jobs.config import POLISH, ROUNDS, AlignConfig, FitConfig, SearchConfig, one_or_several
+from budcache.jobs.config import POLISH, ROUNDS, AlignConfig, FitConfig, SearchConfig, known_options, one_or_several
 from budcache.policy import Reuse
 from budcache.samples.samples import split
 from budcache.strategies import LadderSearch, Space, Strategy
@@ -21,6 +21,7 @@ SHARED = 2.5  # states shared by masks that agree so far save so much of a searc
 SELECTION = 8  # samples at most that an alignment keeps the best by, if not told otherwise
 
 
+@known_options
 def estimate(
     *,
     steps: int,

@@ -65,7 +65,7 @@ def fit(
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     config = FitConfig(ladder, tuple(outputs), tuple(ridges), target, teacher_steps, seed, selection, batch)
     given = take_samples(prompts, samples, call)
-    check_call(pipe, given, ladder.steps)
+    check_call(pipe, given, "fit", {"num_inference_steps": None})
     if split(given, selection) == len(given):
         raise SearchError("fitting needs samples to choose by. Give more prompts, or a selection of at least 1.")
     with watching(watch, progress) as everybody:
@@ -103,6 +103,7 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
             meter.tell(RungDone("fit", rungs[-1]))
             note = f"{rung.budget} calls: {line.gain or 0:+.1f} dB"
             meter.spent(spent, part=len(rungs) / len(config.ladder), note=note)
+        meter.finish(known.calls + judge.calls)
     return Ladder.of(rungs)
 
 

@@ -79,6 +79,13 @@ class Meter:
         self._skipped += sample_calls
         self.add(0, note)
 
+    def finish(self, sample_calls: int) -> None:
+        """The job is done and has spent so many sample-calls, whatever was planned for it."""
+        self._spent = max(self._spent, sample_calls)
+        self._behind += max(self._phase.sample_calls, round(self._done)) + sum(p.sample_calls for p in self._ahead)
+        self._phase, self._ahead, self._done = Phase(self._phase.name, 0), [], 0.0
+        self._show()
+
     def tell(self, event: Event) -> None:
         """Hand an event to whoever watches."""
         if self.watch is not None:

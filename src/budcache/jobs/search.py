@@ -107,7 +107,7 @@ def search(
         state_memory,
     )
     given = take_samples(prompts, samples, call)
-    check_call(pipe, given, steps)
+    check_call(pipe, given, "search")
     job = _Search(Setup(pipe, steps, reuse, batch, objective, teacher_steps), config, given)
     with watching(watch, progress) as everybody:
         return job.run(ledger, everybody)
@@ -146,6 +146,7 @@ class _Search:
             found, fitted, field, fitters = self._masks(known)
             policies = self._chosen(stack, known, found, field, fitters)
             calls = self.calls + (self.ledger.spent if self.ledger else 0)
+            self.meter.finish(self.calls)
         origin = self.origin.model_copy(update={"calls": calls})
         ladder = Ladder.of([self._finished(policy, origin, found) for policy in policies])
         for rung in ladder:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,17 +23,24 @@ __all__ = ["Setup", "Taught", "check_call"]
 Taught = Callable[[int], None]  # told after each full run how many sample-calls these have taken
 
 
-def check_call(pipe: Any, samples: Sequence[Mapping[str, Any]], steps: int) -> None:
-    """Refuse samples with an argument that the pipeline does not take, before it runs."""
-    from budcache.pipeline.arguments import check_arguments
+# What a job itself tells the pipeline, and the option by which to tell the job.
+STEPS_ARE_OURS: Mapping[str, str | None] = {"num_inference_steps": "steps"}
 
-    check_arguments(pipe, dict.fromkeys(name for sample in samples for name in sample))
-    for sample in samples:
-        if sample.get("num_inference_steps", steps) != steps:
-            raise PipelineError(
-                f"num_inference_steps is {sample['num_inference_steps']}, but the full run has {steps} steps. "
-                "Leave it out of call and samples."
-            )
+
+def check_call(
+    pipe: Any, samples: Iterable[Mapping[str, Any]], job: str, ours: Mapping[str, str | None] = STEPS_ARE_OURS
+) -> None:
+    """Refuse samples with arguments that the pipeline does not take, or that are not theirs to say, before it runs."""
+    from budcache.pipeline.arguments import arguments, is_modular
+
+    known, parameters = arguments(pipe), inspect.signature(type(pipe).__call__).parameters.values()
+    takes_any = not is_modular(pipe) and any(each.kind is each.VAR_KEYWORD for each in parameters)
+    for name in dict.fromkeys(name for sample in samples for name in sample):
+        if name in ours:
+            instead = f"Give {ours[name]}= instead." if ours[name] else "Leave it out."
+            raise PipelineError(f"{name} is what the {job} itself tells the pipeline. {instead}")
+        if name not in known and not takes_any:
+            raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, known)}")
 
 
 @dataclass(frozen=True)

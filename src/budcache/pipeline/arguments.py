@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import Any
 
-from budcache.errors import PipelineError
-from budcache.wording import nearest
-
-__all__ = ["arguments", "check_arguments", "is_modular"]
+__all__ = ["arguments", "is_modular"]
 
 
 def arguments(pipe: Any) -> dict[str, Any]:
@@ -27,14 +23,6 @@ def arguments(pipe: Any) -> dict[str, Any]:
         for each in parameters
         if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     }
-
-
-def check_arguments(pipe: Any, names: Iterable[str]) -> None:
-    """Refuse an argument that a pipeline does not take, before it runs, with the name that was probably meant."""
-    known = arguments(pipe)
-    for name in names:
-        if name not in known:
-            raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, known)}")
 
 
 def is_modular(pipe: Any) -> bool:
