@@ -87,7 +87,7 @@ def test_equation_2_through_the_seam_is_what_is_served(kind):
 def test_a_driven_pipeline_is_a_function_of_x_and_sigma_however_often_it_is_asked(kind):
     pipe, _ = built(kind)
     with opened(kind, pipe) as model:
-        x, k = model.noise * 0.9, model.begin + 1
+        noise, x, k = model.noise.clone(), model.noise * 0.9, model.begin + 1
         first, _ = model.compute(x, model.sigmas[k])
         for j in range(2 * STEPS):  # far more calls than there are steps, in no order
             model.compute(model.noise * 0.8, model.sigmas[model.begin + j % (STEPS - model.begin)])
@@ -96,6 +96,7 @@ def test_a_driven_pipeline_is_a_function_of_x_and_sigma_however_often_it_is_aske
         nearby, _ = model.compute(x, model.sigmas[k] * 0.999)  # off the grid
         assert not torch.equal(nearby, first)
         assert torch.allclose(nearby, first, atol=float(first.abs().mean()))
+        assert torch.equal(model.noise, noise)
 
 
 @pytest.mark.parametrize("kind", DRIVEN, ids=names)

@@ -213,8 +213,7 @@ def test_options_of_the_command_line_are_those_of_the_blocks():
 
 
 def test_a_stand_in_is_also_what_it_stands_for():
-    found = entry("hidream")  # it asks for UniPC by isinstance and gives it other arguments
-    pipe = found.build()
+    pipe = entry("hidream").build()  # it asks for UniPC by isinstance, and Bria for its own
     with budcache.applied(pipe, POLICY):
         assert isinstance(pipe.scheduler, d.UniPCMultistepScheduler)
         assert isinstance(pipe.scheduler, budcache.BudcacheScheduler)

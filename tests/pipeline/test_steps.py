@@ -156,7 +156,7 @@ def test_the_number_of_steps_may_be_left_out():
     call = {**kind.kwargs(), "output_type": "latent"}
     with followed(pipe, STEPS, Diary()):
         assert torch.equal(pipe(generator=torch.Generator().manual_seed(0), **call)[0], wanted)
-        with pytest.raises(PipelineError, match=r"asked for 7 steps where 6 are expected. Pass num_inference_steps=6"):
+        with pytest.raises(PipelineError, match=r"6 steps are expected, .* asked for 7\. Pass num_inference_steps=6"):
             pipe(num_inference_steps=7, **call)
         with pytest.raises(PipelineError, match=r"28 sigmas or timesteps of its own.*6 steps"):
             pipe(sigmas=[1 - 0.5 * k / 28 for k in range(28)], **call)

@@ -15,12 +15,12 @@ HEADS = {"attention_head_dim": 16, "num_attention_heads": 2}
 
 
 def bria() -> d.DiffusionPipeline:
-    """Bria 3.2."""
+    """Bria 3.2, which shifts noise levels by the size of the picture if its scheduler is the one that it knows."""
     return d.BriaPipeline(
         transformer=d.BriaTransformer2DModel(
             **DIM, in_channels=16, num_layers=1, num_single_layers=1, pooled_projection_dim=None, axes_dims_rope=AXES
         ),
-        scheduler=flow(),
+        scheduler=flow(shift=3.0, use_dynamic_shifting=True),
         vae=vae(shift_factor=0.0),
         text_encoder=text.t5_text(),
         tokenizer=text.t5_tokenizer(),

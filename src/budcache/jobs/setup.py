@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from budcache.errors import PipelineError, SearchError
 from budcache.policy import Origin, Reuse
 from budcache.samples.samples import digest, seeded, settings_of
+from budcache.wording import nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
