@@ -181,6 +181,13 @@ class Ladder(Value):
         self._searched = searched
         return self
 
+    # How it came about is no part of what it is.
+    def __eq__(self, other: object) -> bool:
+        return self.rungs == other.rungs if isinstance(other, Ladder) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.rungs)
+
     def _check(self) -> None:
         first = self.rungs[0]
         for below, above in pairwise(self.rungs):

@@ -24,6 +24,7 @@ from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
 from budcache.models import load, prompts
 from budcache.numerics.rollout import rollout
+from budcache.plan import Plan
 
 
 def halved(method: Baseline) -> Baseline:
@@ -75,7 +76,8 @@ def test_a_record_holds_what_the_trunks_did(name):
                 memos.append(memo)
                 return v, memo
 
-        rollout(Keeping(), model.noise, model.sigmas, Mask.full(STEPS), model.solver())
+        plan = Plan.of(Policy(mask=Mask.full(STEPS), reuse="residual"), model.sigmas)
+        rollout(Keeping(), model.noise, plan, model.solver())
     for number, key in enumerate(memos[0]):
         residuals = [memo[key] for memo in memos]
         trace = next(trace for trace in seen.traces if trace.branch == number)

@@ -27,7 +27,7 @@ class Decoding(Toy):
 
     def decode(self, x):
         self.decoded += 1
-        return [np.asarray(torch.sigmoid(each)) for each in x]
+        return [np.asarray(torch.sigmoid(each)).reshape(1, -1, 3) for each in x]
 
 
 class DecodingResidual(Decoding, Residual):

@@ -249,7 +249,8 @@ def named_here():
 def test_names_are_the_same_in_another_process():
     """Of another hash seed, so that nothing depends on the order of sets, and with everything at other addresses."""
     here = Path(__file__).parent
-    program = f"import sys; sys.path[:0] = {[str(here), str(here.parent)]!r}; import test_objectives as t; "
+    paths = [str(path) for path in (here, here.parent, here.parent / "pipeline")]
+    program = f"import sys; sys.path[:0] = {paths!r}; import test_objectives as t; "
     done = subprocess.run(
         [sys.executable, "-c", f"{program} junk = [object() for _ in range(999)]; print(t.named_here())"],
         env={**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"},

@@ -20,7 +20,7 @@ POLICIES = [Policy(mask=mask) for mask in MASKS]
 
 class Decoding(Toy):
     def decode(self, x):
-        return [np.asarray(torch.sigmoid(each)) for each in x]
+        return [np.asarray(torch.sigmoid(each)).reshape(1, -1, 3) for each in x]
 
 
 class Fitter(FittedScorer):

@@ -348,7 +348,7 @@ def test_a_limit_on_calls_ends_with_what_there_is(pipe):
     assert ladder.budgets == (2, 3)
 
 
-@pytest.mark.parametrize("evaluations", [9, 19, 20, 24, 39])
+@pytest.mark.parametrize("evaluations", [9, 19, 20, 24, 38])
 def test_a_limit_before_or_in_the_fitted_climb_ends_with_what_there_is(pipe, evaluations):
     """Plain stretches take 19 masks, fitted ones 19 more, and the best of the first two others."""
     more = {"fit": True, "prompts": TEXTS[:2], "selection": 1, "limits": Limits(evaluations=evaluations)}
