@@ -45,7 +45,7 @@ def first_sample(name, steps=STEPS):
 def badly_placed(name, mask=MASK, **more):
     """A policy whose levels are not where they should be, so that there is something to learn."""
     levels, _ = first_sample(name, len(mask))
-    return Policy(mask=mask, sigmas=tuple(((levels / levels[0]) ** 1.6 * levels[0]).tolist()), **more)
+    return Policy(mask=mask, sigmas=tuple(((levels / levels[0]) ** 2.5 * levels[0]).tolist()), **more)
 
 
 def align(policy, name="flux", **more):
@@ -194,7 +194,7 @@ def test_decoded_pictures_may_be_compared_instead(tmp_path):
     start, pipe = badly_placed("flux"), pipeline("flux")
     seen = updates(start, objective="pixel", ledger=tmp_path / "a.jsonl")
     # AdamW's first step is as large as the rate wherever there is a gradient, and none where there is none.
-    assert max(map(abs, moved(tmp_path / "a.jsonl")[0])) == pytest.approx(1e-2, rel=1e-3)
+    assert max(map(abs, moved(tmp_path / "a.jsonl")[0])) == pytest.approx(1e-2, rel=1e-2)
     with opened(FLUX, pipe, 0, prompt=TEXTS[0]) as run:
         ends = [follow(run, policy) for policy in (start, Policy(mask=Mask.full(STEPS)))]
         (student,), (teacher,) = map(run.decode, ends)
