@@ -143,7 +143,7 @@ def difference(one: Entry, other: Entry, measure: Measure) -> str:
     if found is None:
         return "not measured"
     error = "" if found.error is None else f" ± {measure.written(found.error)}"
-    return f"{found.mean:+.{measure.digits}f}{error} ahead"
+    return f"{found.mean:+.{measure.digits}f}{error}"
 
 
 def with_error(entry: Entry, measure: Measure) -> str | None:

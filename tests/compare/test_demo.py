@@ -39,13 +39,15 @@ def test_what_the_demo_says_is_so(monkeypatch, run_here, tmp_path):
     assert Ladder.load(tmp_path / "budcache.ladder.json").budgets == (2, 3)
 
 
-def test_the_documented_python_runs():
+def test_the_documented_python_runs(tmp_path):
     pipe = budcache.load("tiny-flux")
     pipe.set_progress_bar_config(disable=True)
-    names = {"pipe": pipe, "prompts": ["red apple", "cat face"]}
+    names = {"pipe": pipe, "prompts": ["red apple", "cat face"], "budcache": budcache, "folder": tmp_path}
     text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert any(".published(" in block for block in blocks)
+    assert any("budcache.compare(" in block for block in blocks)
     for block in blocks:
         exec(block, names)
+    assert [measure.name for measure in names["found"].measures] == ["psnr", "ssim"]
     assert names["runs"].masks[-1] == names["BASELINES"]["magcache"].published("FLUX.1-dev").mask(28)

@@ -224,6 +224,19 @@ def test_another_policy_under_the_same_name_is_never_mixed_up_with_the_first(run
     assert list(fourth.methods) == ["uniform"], "the ladder has no rung of 2, and the old one's is not shown for it"
 
 
+def test_another_budget_leaves_the_rungs_that_were_drawn_as_they_are(run, tmp_path):
+    texts = ["a house", "a tree", "a boat"]
+    first, _ = run("budcache-plain", budgets=[3], calibration=texts)
+    file = tmp_path / "budcache-plain.ladder.json"
+    (rung,) = Ladder.load(file)
+    both, _ = run("budcache-plain", budgets=[2, 3], calibration=texts)
+    ladder = Ladder.load(file)
+    assert ladder.budgets == (2, 3)
+    assert ladder[3] == rung
+    assert both.entry("budcache-plain", 3) == first.entry("budcache-plain", 3)
+    assert both.entry("budcache-plain", 2).usual_mask == ladder[2].mask
+
+
 def test_names_that_look_alike_have_pictures_of_their_own(tmp_path):
     names = ["policy:a b", "policy:a-b", "policy-a-b", "uniform"]
     assert len({picture(tmp_path, name, 3, 0) for name in names}) == 4

@@ -53,13 +53,12 @@ class Drawing:
         """Draw all samples under a method, with a full run timed before each of a few parts of them."""
         note = f"drawing at {budget} calls"
         if not self.warm:  # whatever is set up with the first picture should not count as somebody's time
-            self._draw(0, plain(self.pipe, self.steps))
+            self._full_run(0)
             self.warm = True
         seconds, masks, full = list[float](), list[Mask](), list[tuple[float, int]]()
         for part in [range(len(self.samples))] if method == FULL else parts(len(self.samples)):
             if method != FULL:
-                _, taken, mask = self._draw(part[0], plain(self.pipe, self.steps))
-                full.append((taken, mask.budget))
+                full.append(self._full_run(part[0]))
             with ready.running() as last_mask:
                 for number in part:
                     sample, taken = self._run(number, ready.steps)
@@ -81,13 +80,13 @@ class Drawing:
             learned_on=ready.learned_on,
         )
 
-    def _draw(self, number: int, ready: Ready) -> tuple[Frame, float, Mask]:
-        """One sample by itself, not kept."""
-        with ready.running() as last_mask:
-            sample, seconds = self._run(number, ready.steps)
-            mask = last_mask()
-        self.meter.add(mask.budget)
-        return sample, seconds, mask
+    def _full_run(self, number: int) -> tuple[float, int]:
+        """The seconds and calls of a full run that is only timed, not kept."""
+        with plain(self.pipe, self.steps).running() as last_mask:
+            _, seconds = self._run(number, self.steps)
+            calls = last_mask().budget
+        self.meter.add(calls)
+        return seconds, calls
 
     def _run(self, number: int, steps: int) -> tuple[Frame, float]:
         """One sample as numbers, and the seconds that the pipeline took for it."""

@@ -87,17 +87,16 @@ class Preparation:
         return self._baseline(method, budget)
 
     def _ladder(self, method: str) -> Ladder:
-        """Ours: searched, or from the folder if an earlier run got that far."""
+        """Ours: from the folder as far as an earlier run got, and searched for the budgets that are missing there."""
         file = self.folder / f"{method}.ladder.json"
-        if file.exists():
-            with _of_the_folder():
-                kept = Ladder.load(file)
-            if set(self.budgets) <= set(kept.budgets):
-                return kept
-        found = self._search(method, self.budgets, LEDGER)
         with _of_the_folder():
-            found.save(file)
-        return found
+            kept = list(Ladder.load(file)) if file.exists() else []
+        missing = sorted(set(self.budgets) - {rung.budget for rung in kept})
+        if missing:
+            # Rungs that are there stay: pictures have been drawn by them.
+            kept += self._search(method, missing, LEDGER)
+            Ladder.of(kept).save(file)
+        return Ladder.of(kept)
 
     def _search(self, method: str, budgets: Sequence[int], ledger: str) -> Ladder:
         return searched(
