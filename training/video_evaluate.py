@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -159,7 +160,6 @@ def main() -> None:
     torch.set_num_threads(1)
     pipe = assembled(args.models, args.name)
     pipe.set_progress_bar_config(disable=True)
-    whole(pipe.vae)
     settings = {"steps": args.steps, "guidance": args.guidance}
     pictures, figures = sprites(fetch(args.run)), {}
     wanted = {args.only} if args.only else {"recognition", "held", "steps", "autoencoder", "sheet"}
@@ -167,7 +167,7 @@ def main() -> None:
         pairs = asked(22, False, seed=2)
         sheet(pipe, [caption(names()[emoji], motion) for emoji, motion in pairs], args.sheet, **settings)
     if "autoencoder" in wanted:
-        figures["autoencoder PSNR, held-out clips"] = quality(pipe.vae, load(args.run, "held")[0][::2])
+        figures["autoencoder PSNR, held-out clips"] = quality(whole(deepcopy(pipe.vae)), load(args.run, "held")[0][::2])
     if "recognition" in wanted:
         figures["trained combinations"] = judged(pipe, pictures, args.count, False, **settings)
     if "held" in wanted:

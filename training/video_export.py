@@ -11,7 +11,6 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from export import halve, tidy
 from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
@@ -52,17 +51,15 @@ def shared_parts(models: Path) -> dict:
     """The components that both sizes share, by the names that `from_pretrained` takes them by."""
     folder = models / SHARED
     return {
-        "vae": AutoencoderKLWan.from_pretrained(folder / "vae", torch_dtype=torch.float32),
-        "text_encoder": UMT5EncoderModel.from_pretrained(folder / "text_encoder", dtype=torch.float32),
+        "vae": AutoencoderKLWan.from_pretrained(folder / "vae"),
+        "text_encoder": UMT5EncoderModel.from_pretrained(folder / "text_encoder"),
         "tokenizer": PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer"),
     }
 
 
 def assembled(models: Path, name: str) -> WanPipeline:
-    """A stock pipeline from the two folders, in float32."""
-    return WanPipeline.from_pretrained(
-        models / name, local_files_only=True, torch_dtype=torch.float32, **shared_parts(models)
-    )
+    """A stock pipeline from the two folders; the configurations say float32, so weights are widened."""
+    return WanPipeline.from_pretrained(models / name, local_files_only=True, **shared_parts(models))
 
 
 def main() -> None:

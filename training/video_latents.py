@@ -1,7 +1,8 @@
-"""Encode every clip once: RUN/latents/train.pt and wide.pt, N x 16 x 5 x 8 x 8 (or 12), in float16.
+"""Encode every clip once: RUN/latents/train.0000.pt and so on, N x 16 x 5 x 8 x 8 (12 for `wide`), in float16.
 
 The encoder is causal, so the first latents of a clip are those of its beginning: shorter clips come for free.
-`--part 0/2` and `--part 1/2` share the work between two processes; each writes its own files.
+Started again, it goes on with the shards that are missing; `--part 0/2` and `--part 1/2` share them between two
+processes. The first third of the clips shows every combination once: training may begin with that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from common import save
 from diffusers import AutoencoderKLWan
 from video_data import load
 from video_whole import encode, to_pixels, whole
+
+SHARD = 100
 
 
 def scale(vae: AutoencoderKLWan) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,17 +39,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--part", default="0/1")
+    parser.add_argument("--share", type=float, default=1.0, help="of the clips, from the first one on")
     args = parser.parse_args()
     torch.set_num_threads(1)
     part, parts = map(int, args.part.split("/"))
     vae = whole(AutoencoderKLWan.from_pretrained(args.run / "vae").eval())
     (args.run / "latents").mkdir(exist_ok=True)
-    for name in ("train", "wide"):
+    for name in ("wide", "train"):
         clips, _ = load(args.run, name)
-        mine = range(part, len(clips), parts)
-        latents = torch.cat([encoded(vae, clips[i : i + 1]).half() for i in mine])
-        save({"latents": latents, "which": list(mine)}, args.run / "latents" / f"{name}.{part}.pt")
-        print(f"{name} {args.part}: {tuple(latents.shape)}, deviation {latents.float().std():.3f}", flush=True)
+        starts = range(0, round(args.share * len(clips)), SHARD)
+        for start in list(starts)[part::parts]:
+            path = args.run / "latents" / f"{name}.{start:04}.pt"
+            if not path.exists():
+                which = list(range(start, min(start + SHARD, len(clips))))
+                latents = torch.cat([encoded(vae, clips[i : i + 1]).half() for i in which])
+                save({"latents": latents, "which": which}, path)
+                print(f"{path.name}: {tuple(latents.shape)}, deviation {latents.float().std():.3f}", flush=True)
 
 
 if __name__ == "__main__":
