@@ -60,7 +60,7 @@ def encode(vae: AutoencoderKLWan, pixels: torch.Tensor) -> DiagonalGaussianDistr
 
 def decode(vae: AutoencoderKLWan, latents: torch.Tensor) -> torch.Tensor:
     """Latents to clips, not cut to [-1, 1]."""
-    return unpatchify(vae.decoder(vae.post_quant_conv(latents)), vae.config.patch_size)
+    return unpatchify(vae.decoder(vae.post_quant_conv(latents), first_chunk=True), vae.config.patch_size)
 
 
 def to_pixels(frames: torch.Tensor) -> torch.Tensor:
