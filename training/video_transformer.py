@@ -148,7 +148,7 @@ def main() -> None:
     shared, own = random.Random(step), random.Random(step * team.size + team.rank)
     running, count = 0.0, 0
     while True:
-        rate = team.agreed(clock.cosine(args.rate, step))
+        rate = team.agreed(clock.cosine(args.rate, step, warmup=100))
         frames, size = kind_of(team.agreed(clock.spent / clock.total), shared)
         clips = wide if shared.random() < 0.1 else square
         clean, said = clips.draw(frames, size // team.size, args.dropout, own)
