@@ -1,19 +1,21 @@
 """Write the folders that the package ships: `python video_export.py RUN ../src/budcache/models`.
 
 `tiny-wan` and `tiny-wan-large` hold a transformer, a scheduler and a model_index.json each. What both use (vae,
-text_encoder, tokenizer) is written once, into `tiny-wan-shared`. `assembled` joins the two as a stock WanPipeline;
-`--whole FOLDER` writes such pipelines with everything in one folder, readable by `WanPipeline.from_pretrained`.
+text_encoder, tokenizer, prompts) is written once, into `tiny-wan-shared`. `assembled` joins the two as a stock
+WanPipeline; `--whole FOLDER` also writes complete folders, readable by `WanPipeline.from_pretrained`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 from pathlib import Path
 
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from export import halve, tidy
 from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
+from video_data import MOTIONS, caption, is_held, names
 from video_transformer import averaged
 
 NAMES = {"small": "tiny-wan", "large": "tiny-wan-large"}
@@ -62,6 +64,19 @@ def assembled(models: Path, name: str) -> WanPipeline:
     return WanPipeline.from_pretrained(models / name, local_files_only=True, **shared_parts(models))
 
 
+def prompts() -> dict[str, list[str]]:
+    """Two sets of 32 captions, 64 different emoji, every motion about equally often, every fourth one untrained."""
+    motions, emoji = list(MOTIONS), list(range(len(names())))
+    random.Random(0).shuffle(emoji)
+    said = []
+    for i in range(64):
+        motion = (i // 2) % len(motions)
+        chosen = next(e for e in emoji if is_held(e, motion) == (i // 2 % 4 == 3))
+        emoji.remove(chosen)
+        said.append(caption(names()[chosen], motions[motion]))
+    return {"calibration": said[::2], "evaluation": said[1::2]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
@@ -74,6 +89,9 @@ def main() -> None:
     AutoencoderKLWan.from_pretrained(args.run / "vae").save_pretrained(shared / "vae")
     reader.encoder.save_pretrained(shared / "text_encoder")
     reader.tokenizer.save_pretrained(shared / "tokenizer")
+    (shared / "prompts").mkdir(exist_ok=True)
+    for split, lines in prompts().items():
+        (shared / "prompts" / f"{split}.txt").write_text("\n".join(lines) + "\n")
     written = [shared]
     for size, flow in flows.items():
         folder = args.models / NAMES[size]
