@@ -45,7 +45,7 @@ def main() -> None:
     part, parts = map(int, args.part.split("/"))
     vae = whole(AutoencoderKLWan.from_pretrained(args.run / "vae").eval())
     (args.run / "latents").mkdir(exist_ok=True)
-    for name in ("wide", "train"):
+    for name in ("train", "wide"):
         clips, _ = load(args.run, name)
         starts = range(0, round(args.share * len(clips)), SHARD)
         for start in list(starts)[part::parts]:
