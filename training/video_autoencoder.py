@@ -114,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--minutes", type=float, default=35)
+    parser.add_argument("--busy", action="store_true", help="count minutes of processor time, not of the clock")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--kl", type=float, default=3e-4)
     parser.add_argument("--opening", type=float, default=0.15, help="share of the time that sees stills alone")
@@ -138,13 +139,13 @@ def main() -> None:
     print(f"{sum(p.numel() for p in vae.parameters()) / 1e6:.2f} M parameters")
     optimizer = Muon(vae, [vae.encoder, vae.decoder], args.rate, team)
     average = Average(vae, decay=0.998)
-    step, clock = 0, Clock(args.minutes)
+    step, clock = 0, Clock(args.minutes, busy=args.busy)
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         vae.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         average.load_state_dict(state["average"])
-        step, clock = state["step"], Clock(args.minutes, state["spent"])
+        step, clock = state["step"], Clock(args.minutes, state["spent"], args.busy)
     log = Log(args.run / f"{kind}.csv")
     torch.manual_seed(step * team.size + team.rank)  # a resumed run draws fresh noise
     shared, own = random.Random(step), random.Random(step * team.size + team.rank)
@@ -175,7 +176,7 @@ def main() -> None:
         if step % 50 == 0 and team.rank == 0:
             log.row(step=step, minutes=clock.spent / 60, loss=running / 50, kl=kl.item(), rate=rate)
             running = 0.0
-        if (step % 200 == 0 or done) and team.rank == 0:
+        if (step % 50 == 0 or done) and team.rank == 0:
             state = {"model": vae.state_dict(), "optimizer": optimizer.state_dict()}
             save(state | {"average": average.state_dict(), "step": step, "spent": clock.spent}, checkpoint)
         if done:

@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--busy", action="store_true", help="count minutes of processor time, not of the clock")
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--dropout", type=float, default=0.1, help="share of captions left out")
     args = parser.parse_args()
@@ -135,14 +136,14 @@ def main() -> None:
     parameters = [p for p in flow.parameters() if p.requires_grad]
     optimizer = Muon(flow, list(flow.transformer.blocks), args.rate, team)
     average = Average(flow, decay=0.998)
-    step, clock = 0, Clock(args.minutes)
+    step, clock = 0, Clock(args.minutes, busy=args.busy)
     checkpoint = args.run / f"{args.size}.pt"
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         flow.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         average.load_state_dict(state["average"])
-        step, clock = state["step"], Clock(args.minutes, state["spent"])
+        step, clock = state["step"], Clock(args.minutes, state["spent"], args.busy)
     log = Log(args.run / f"{args.size}.csv")
     torch.manual_seed(step * team.size + team.rank)
     shared, own = random.Random(step), random.Random(step * team.size + team.rank)
@@ -169,7 +170,7 @@ def main() -> None:
         if step % 50 == 0 and team.rank == 0:
             log.row(step=step, minutes=clock.spent / 60, loss=running / max(count, 1), rate=rate)
             running, count = 0.0, 0
-        if (step % 100 == 0 or done) and team.rank == 0:
+        if (step % 50 == 0 or done) and team.rank == 0:
             state = {"model": flow.state_dict(), "optimizer": optimizer.state_dict()}
             save(state | {"average": average.state_dict(), "step": step, "spent": clock.spent}, checkpoint)
         if done:
