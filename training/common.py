@@ -13,14 +13,19 @@ from torch import nn
 
 
 class Clock:
-    """Training ends after so many minutes, whatever the machine does meanwhile; resuming goes on counting."""
+    """Training ends after so many minutes, whatever the machine does meanwhile; resuming goes on counting.
 
-    def __init__(self, minutes: float, spent: float = 0.0) -> None:
-        self.total, self.start = 60 * minutes, time.monotonic() - spent
+    With `busy`, only the processor time that this process gets counts: on a machine that others use, training then
+    ends later but does the same work.
+    """
+
+    def __init__(self, minutes: float, spent: float = 0.0, busy: bool = False) -> None:
+        self.now = time.process_time if busy else time.monotonic
+        self.total, self.start = 60 * minutes, self.now() - spent
 
     @property
     def spent(self) -> float:
-        return time.monotonic() - self.start
+        return self.now() - self.start
 
     @property
     def done(self) -> bool:

@@ -39,7 +39,7 @@ def halve(folder: Path) -> None:
 
 def tidy(folder: Path) -> None:
     """Name the word tokenizer by the class that transformers 4 and 5 know; drop traces of how it was read."""
-    for path in [folder / "model_index.json", *folder.glob("tokenizer*/tokenizer_config.json")]:
+    for path in [*folder.glob("model_index.json"), *folder.glob("tokenizer*/tokenizer_config.json")]:
         settings = json.loads(path.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast"))
         for trace in ("_name_or_path", "is_local", "local_files_only", "backend"):
             settings.pop(trace, None)

@@ -1,6 +1,7 @@
 """An optimizer that learns associations faster than Adam: momentum, with every matrix update made orthogonal.
 
-Matrices get Muon's update, all else (embeddings, biases, norms) AdamW's. Updates are scaled to the size
+Matrices get Muon's update, and so do the kernels of convolutions, one row for every channel that they give; all
+else (embeddings, biases, norms) gets AdamW's. Updates are scaled to the size
 that Adam's have, so one learning rate serves both.
 """
 
@@ -21,12 +22,17 @@ def orthogonal(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:
     return x if wide is matrix else x.T
 
 
+def is_matrix(parameter: nn.Parameter) -> bool:
+    """A matrix or a kernel, but neither a norm's factors (one number a channel) nor a table of vectors."""
+    return parameter.ndim in (2, 4, 5) and parameter[0].numel() > 1
+
+
 class Muon:
     """Muon for the matrices of `blocks`, AdamW for the other parameters; the team shares the matrix work."""
 
     def __init__(self, module: nn.Module, blocks: list[nn.Module], rate: float, team: Team) -> None:
         self.team = team
-        self.matrices = [p for block in blocks for p in block.parameters() if p.ndim == 2]
+        self.matrices = [p for block in blocks for p in block.parameters() if p.requires_grad and is_matrix(p)]
         chosen = {id(p) for p in self.matrices}
         others = [p for p in module.parameters() if p.requires_grad and id(p) not in chosen]
         self.adam = torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
@@ -37,15 +43,16 @@ class Muon:
         for group in self.adam.param_groups:
             group["lr"] = rate
         self.adam.step()
-        gradients = [p.grad for p in self.matrices]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.matrices]
         torch._foreach_lerp_(self.momenta, gradients, 0.05)
         ahead = torch._foreach_lerp(gradients, self.momenta, 0.95)  # Nesterov
         updates = [
-            orthogonal(g) if i % self.team.size == self.team.rank else torch.zeros_like(g) for i, g in enumerate(ahead)
+            orthogonal(g.flatten(1)).reshape(g.shape) if i % self.team.size == self.team.rank else torch.zeros_like(g)
+            for i, g in enumerate(ahead)
         ]
         self.team.add_up(updates)
         for p, update in zip(self.matrices, updates, strict=True):
-            p.add_(update, alpha=-rate * 0.2 * max(p.shape) ** 0.5)
+            p.add_(update, alpha=-rate * 0.2 * max(p.flatten(1).shape) ** 0.5)
 
     def zero_grad(self) -> None:
         for p in self.matrices:

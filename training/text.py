@@ -65,12 +65,13 @@ def clip_tokenizer(captions: list[list[str]]) -> CLIPTokenizer:
 
 
 def t5_tokenizer(captions: list[list[str]]) -> PreTrainedTokenizerFast:
-    """One token per word of the captions, case and punctuation ignored, a plural ending split off.
+    """Whole words keep sequences at a dozen tokens, which FLUX pays for at every step."""
+    return word_tokenizer({word for text in texts(captions) for word in text.split()}, T5_LENGTH)
 
-    Whole words keep sequences at a dozen tokens, which FLUX pays for at every step.
-    """
-    words = sorted({word for text in texts(captions) for word in text.split()})
-    vocabulary = {token: i for i, token in enumerate(["<pad>", "</s>", "<unk>", "##s", "##es", *words])}
+
+def word_tokenizer(words: set[str], length: int) -> PreTrainedTokenizerFast:
+    """One token per known word, case and punctuation ignored, a plural ending split off."""
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "</s>", "<unk>", "##s", "##es", *sorted(words)])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -89,7 +90,7 @@ def t5_tokenizer(captions: list[list[str]]) -> PreTrainedTokenizerFast:
         pad_token="<pad>",
         eos_token="</s>",
         unk_token="<unk>",
-        model_max_length=T5_LENGTH,
+        model_max_length=length,
     )
 
 
