@@ -112,7 +112,8 @@ def signature(value: Any, wide: bool = False) -> str:
 def _parameter(name: str, parameter: inspect.Parameter) -> str:
     stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
     typed = "" if parameter.annotation is parameter.empty else f": {_annotation(parameter.annotation)}"
-    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    shown = "..." if callable(parameter.default) else repr(parameter.default)  # a function's name has its address in it
+    default = "" if parameter.default is parameter.empty else f" = {shown}"
     return f"{stars}{name}{typed}{default if typed or not default else default.replace(' ', '')}"
 
 

@@ -204,7 +204,7 @@ class Steps(BudcacheScheduler, parts.Part, dict[str, int]):
         return self._own, self._theirs, other._place, other._mine, getattr(other, "_far")
 """
     assert read_private(text) == ({"_own", "_look", "_mine"}, {"_hidden", "_theirs", "_place", "_far"})
-    assert hidden("budcache.pipeline") > {"_decider", "_ends_skipped", "_loop"}
+    assert hidden("budcache.pipeline") > {"_begin_run", "_ends_skipped", "_loop"}
     assert read_bases(text, "budcache.baselines.runs") == {
         "budcache.pipeline.scheduler.BudcacheScheduler",
         "budcache.pipeline.parts.Part",
