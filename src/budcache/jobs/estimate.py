@@ -6,18 +6,23 @@ from collections.abc import Iterable
 
 from budcache.events import Phase, Planned
 from budcache.jobs.config import POLISH, ROUNDS, AlignConfig, FitConfig, SearchConfig, known_options, one_or_several
+from budcache.jobs.refining import SETTINGS
 from budcache.policy import Reuse
 from budcache.samples.samples import split
 from budcache.strategies import LadderSearch, Space, Strategy
 from budcache.strategies import strategy as by_name
-from budcache.strategies.anneal import usual_climb
 
 __all__ = ["align_phases", "estimate", "fit_phases", "put_aside", "search_phases"]
 
 FULL_RUNS, SEARCHING, FITTED, CHOOSING = "full runs", "searching", "searching, fitted", "choosing"
 FITTING, ALIGNING = "fitting", "aligning"
 FINALISTS = 3  # per budget and kind of reuse, judged on the selection samples
-SHARED = 2.5  # states shared by masks that agree so far save so much of a search that is not a ladder (measured: F4)
+# Measured, on tiny-flux and on small random models (tests/jobs/test_estimate.py holds them to it):
+SHARED = 2.5  # a mask of a search that is not a ladder takes B / 2.5 calls: those that agree so far share states (F4)
+SHARING = 0.65  # the same among the finalists of one budget
+NEW_STARTS = 0.55  # of the best plain masks' calls, those that the fitted ladder has not made already
+PLAIN_FINALISTS, FITTED_FINALISTS = 3.8, 4.4  # different ones, the uniform mask among them
+CLIMB = 2  # rounds of a climb from a mask that a search has found: the second often finds nothing better
 SELECTION = 8  # samples at most that an alignment keeps the best by, if not told otherwise
 
 
@@ -62,29 +67,41 @@ def estimate(
 
 
 def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
-    """The phases of a search on so many samples."""
+    """The phases of a search on so many samples.
+
+    A run's first step is computed when the pipeline is opened, as the first of the full run; so a mask of B computed
+    steps takes B - 1 calls, and fewer where masks that agree so far share their states.
+    """
     searched_on = split(range(samples), config.selection)
-    kept_out = samples - searched_on
-    mean_budget = sum(config.budgets) / len(config.budgets)
+    kept_out, full = samples - searched_on, config.teacher_steps or config.steps
     ladder = isinstance(config.strategy, LadderSearch)
-    per_mask = 1.0 if ladder else max(1.0, mean_budget / SHARED)  # a ladder computes each mask's last step only
+    per_mask = max(1.0, sum(config.budgets) / len(config.budgets) / SHARED)
     masks = config.strategy.expected(config.steps, config.budgets) or 0
-    climb = _climb(config) * max(1.0, mean_budget / SHARED)
+    climb = _climb(config) * per_mask
+    # A ladder computes each mask's last step only, and nothing for the first mask.
+    search = masks - 1 if ladder else masks * per_mask
     phases = [
-        Phase(FULL_RUNS, samples * (config.teacher_steps or config.steps)),
-        Phase(SEARCHING, round(searched_on * (masks * per_mask + (0 if config.fitted else climb)))),
+        Phase(FULL_RUNS, searched_on * full),
+        Phase(SEARCHING, round(searched_on * (search + (0 if config.fitted else climb)))),
     ]
+    behind_first = sum(budget - 1 for budget in config.budgets)
     if config.fitted:
-        again = masks * per_mask if ladder else 0
-        starts = sum(config.budgets) / 2
-        phases.append(Phase(FITTED, round(searched_on * (again + starts + climb))))
+        again = (search if ladder else 0) + NEW_STARTS * behind_first
+        phases.append(Phase(FITTED, round(searched_on * (again + climb))))
     if kept_out:
-        # Plain and fitted finalists, and the uniform mask, on the samples put aside; and for the best three other fits.
-        judged = (2 * (FINALISTS + 2) + 3) if config.fitted else FINALISTS + 1
-        fits = (FINALISTS + 4) if config.fitted else 0
-        runs = 0.6 * judged * kept_out + 0.5 * fits * searched_on
-        phases.append(Phase(CHOOSING, round(sum(config.budgets) * runs)))
+        choice = behind_first * _choice(config, searched_on, kept_out)
+        phases.append(Phase(CHOOSING, round(kept_out * full + choice)))
     return tuple(phases)
+
+
+def _choice(config: SearchConfig, searched_on: int, kept_out: int) -> float:
+    """About how many runs, of all samples together, the choice of one budget's policy takes."""
+    if not config.fitted:
+        return kept_out * SHARING * PLAIN_FINALISTS
+    ladder, others = isinstance(config.strategy, LadderSearch), len(SETTINGS) - 1
+    finalists, unknown = (FITTED_FINALISTS, 0.4) if ladder else (2.0, 0.7)  # of the uniform mask's fit
+    # Each finalist plain and fitted, and the best one with the other settings, which are fitted for it alone.
+    return kept_out * ((1 + SHARING) * finalists + others) + searched_on * (others + unknown)
 
 
 def _climb(config: SearchConfig) -> float:
@@ -92,26 +109,31 @@ def _climb(config: SearchConfig) -> float:
     if not config.polish:
         return 0.0
     spaces = [Space(config.steps, budget) for budget in config.budgets]
-    share = 1.0 if config.rounds is None else min(1.0, config.rounds / 4)
-    return share * sum(usual_climb(space, config.polish) for space in spaces)
+    rounds = CLIMB if config.rounds is None else min(CLIMB, config.rounds)
+    return float(rounds * sum(len(space.neighbours(space.uniform(), config.polish)) for space in spaces))
 
 
 def fit_phases(config: FitConfig, samples: int) -> tuple[Phase, ...]:
-    """The phases of a fit on so many samples: every rung with every setting, on all samples."""
+    """The phases of a fit on so many samples: every rung with every setting, and without."""
+    fitted_on = split(range(samples), config.selection)
     settings = len(config.outputs) * len(config.ridges)
-    calls = sum(config.ladder.budgets) * samples * (settings + 1)
-    return Phase(FULL_RUNS, samples * (config.teacher_steps or config.ladder.steps)), Phase(FITTING, calls)
+    runs = settings * fitted_on + (settings + 1) * (samples - fitted_on)
+    behind_first = sum(budget - 1 for budget in config.ladder.budgets)
+    full = samples * (config.teacher_steps or config.ladder.steps)
+    return Phase(FULL_RUNS, full), Phase(FITTING, behind_first * runs)
 
 
 def align_phases(config: AlignConfig, samples: int) -> tuple[Phase, ...]:
     """The phases of an alignment: per update the student there and back, with looks at the samples put aside."""
     kept_out = put_aside(samples, config.selection)
-    updates = config.epochs * (samples - kept_out)
-    looks = 1 + updates // config.every + (updates % config.every > 0)
-    teacher = config.teacher_steps or config.ladder.steps
-    calls = sum(budget * (2 * updates + looks * kept_out) for budget in config.ladder.budgets)
-    full = teacher * updates + len(config.ladder) * teacher * kept_out
-    return Phase(FULL_RUNS, kept_out * teacher), Phase(ALIGNING, calls + full - kept_out * teacher)
+    updates, full = config.epochs * (samples - kept_out), config.teacher_steps or config.ladder.steps
+    looks = 3 + updates // config.every + (updates % config.every > 0)  # at the start and, to measure, twice at the end
+    rungs = sum(
+        updates * (2 * budget + 1) + looks * kept_out * (budget - 1) + kept_out * full
+        for budget in config.ladder.budgets
+    )
+    lessons = updates * (full - 1)  # their full runs are made once for all rungs
+    return Phase(FULL_RUNS, kept_out * full), Phase(ALIGNING, rungs + lessons - kept_out * full)
 
 
 def put_aside(samples: int, selection: int | None) -> int:
