@@ -30,7 +30,7 @@ def test_it_is_locked_before_it_is_read(path, monkeypatch):
 
     def read(self):
         if self == path:
-            with pytest.raises(FileError, match=r"in use by another process\. Wait for it, or choose another --ledger"):
+            with pytest.raises(FileError, match=r"in use by another process\. Wait for it, or choose another place"):
                 Journal(path, WORK)
             refused.append(self)
         return stock(self)

@@ -420,7 +420,7 @@ def test_a_ledger_that_another_process_writes_is_refused(path, ending):
         try:
             assert process.stdout.readline() == "held\n"
             content = path.read_bytes()
-            with pytest.raises(FileError, match=r"in use by another process\. Wait for it, or choose another --led"):
+            with pytest.raises(FileError, match=r"in use by another process\. Wait for it, or choose another place"):
                 Ledger(path, {"model": "toy"})
             assert path.read_bytes() == content
         finally:

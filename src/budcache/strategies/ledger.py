@@ -91,6 +91,8 @@ def read_history(path: str | os.PathLike[str]) -> list[Scored]:
                 "with --plot."
             )
         return [_scored(entry) for entry in entries[1:]]
+    except SearchError:
+        raise
     except OSError as error:
         raise FileError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
