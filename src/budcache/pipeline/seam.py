@@ -123,8 +123,10 @@ class SeamScheduler(StandIn):
         memo = self.trunk.end() if self.trunk is not None else {}
         # The first sample is kept, but some pipelines write the next one into the same memory.
         self.line.replies.put(Reply(sample.clone() if asked.x is None else sample, model_output, memo))
-        self.request = self.line.listen()
-        return _Stepped(self.request.x) if kwargs.get("return_dict", True) else (self.request.x,)
+        self.request = asked = self.line.listen()
+        # Already here, not only in the loop: some pipelines write the sample that they get into a tensor of their own.
+        self._record(asked.x, asked.sigma if isinstance(asked, Request) else None)
+        return _Stepped(asked.x) if kwargs.get("return_dict", True) else (asked.x,)
 
     @property
     def place(self) -> int:

@@ -234,7 +234,7 @@ _ELSEWHERE = """
 import pickle, sys
 sys.path[:], strategy, steps, budgets = pickle.load(sys.stdin.buffer)
 from budcache.strategies import drive
-from budcache.testing import _many, toy_score
+from budcache.testing.strategies import _many, toy_score
 found = drive(pickle.loads(strategy), _many(toy_score(steps)), steps=steps, budgets=budgets, seed=3)
 answer = [[str(step.mask), step.loss, step.phase, step.new] for step in found.history]
 sys.stdout.buffer.write(pickle.dumps(answer))
