@@ -16,18 +16,47 @@ import pytest
 import budcache
 
 SOURCE = Path(budcache.__file__).parent
-VALUES = {
-    *("budcache.errors", "budcache.events", "budcache.mask", "budcache.policy", "budcache.wording"),
-    *("budcache.storage.files", "budcache.storage.schema", "budcache.calibration.score"),
-}
-NUMERICS = {
-    *("budcache.numerics.sigmas", "budcache.numerics.solvers", "budcache.numerics.model", "budcache.numerics.rollout"),
-    *("budcache.calibration.calibration", "budcache.calibration.score", "budcache.strategies", "budcache.refine"),
-}
-TENSORS = {"torch", "numpy"}
-PIPELINES = {"diffusers", "transformers"}
+TENSORS, PIPELINES = {"torch", "numpy"}, {"diffusers", "transformers"}
 COMMANDS = {"budcache.cli"}
-KNOW_PIPELINES = {"budcache.pipeline", "budcache.models", "budcache.baselines", "budcache.metrics", *COMMANDS}
+
+
+def ours(*names: str) -> set[str]:
+    return {f"budcache.{name}" for name in names}
+
+
+class Room(NamedTuple):
+    """Modules, and what none of them knows of: neither by itself nor through others that it imports."""
+
+    modules: set[str]
+    unknown: set[str]
+    but: frozenset[str] | set[str] = frozenset()  # modules in there to which it does not apply
+
+
+JOBS = ours("jobs", "comparison", "report", "models", "cli")
+ROOMS = {
+    "values": Room(
+        {
+            *ours("errors", "events", "mask", "plan", "policy", "wording", "notebook"),
+            *ours("storage.files", "storage.schema", "storage.journal"),
+            *ours("calibration.score", "calibration.aggregate", "strategies"),
+        },
+        TENSORS | PIPELINES | ours("numerics", "pipeline", "refine", "metrics", "baselines") | JOBS,
+    ),
+    "numerics": Room(ours("numerics"), PIPELINES | ours("pipeline", "calibration", "strategies", "refine") | JOBS),
+    "samples": Room(ours("samples"), PIPELINES | ours("pipeline", "calibration", "strategies", "refine") | JOBS),
+    "storage": Room(ours("storage"), {"torch"} | PIPELINES | ours("numerics", "pipeline", "calibration") | JOBS),
+    "calibration": Room(ours("calibration"), {"diffusers"} | ours("pipeline", "strategies", "refine") | JOBS),
+    "refine": Room(ours("refine"), PIPELINES | ours("pipeline", "strategies", "metrics", "baselines") | JOBS),
+    "pipeline": Room(
+        ours("pipeline"), ours("calibration", "strategies", "refine", "metrics", "baselines", "testing") | JOBS
+    ),
+    "metrics": Room(ours("metrics"), {"diffusers"} | ours("pipeline", "strategies", "refine", "baselines") | JOBS),
+    "baselines": Room(ours("baselines"), ours("calibration", "strategies", "refine") | JOBS),
+    "jobs": Room(ours("jobs"), ours("baselines", "comparison", "report", "models"), but=ours("jobs.compare")),
+    "all but the commands": Room({"budcache"}, COMMANDS, but=COMMANDS),
+}
+# Who may name diffusers and transformers at all; the commands only inside functions, so that `--help` comes at once.
+KNOW_PIPELINES = ours("pipeline", "models", "baselines", "metrics", "cli", "testing.baselines")
 
 
 class Import(NamedTuple):
@@ -215,28 +244,38 @@ def test_the_reader_follows():
     assert reach("budcache.numerics.rollout")["budcache.wording.quote"] != "budcache.numerics.rollout"
     assert within("torch.nn", TENSORS)
     assert not within("torchvision", TENSORS)
-    assert set(FILES) > VALUES
 
 
-@pytest.mark.parametrize("module", sorted(VALUES))
-def test_values_know_nothing_of_tensors(module):
-    assert only(reach(module), TENSORS | PIPELINES) == {}
+def test_every_room_is_there():
+    named = {name for room in ROOMS.values() for name in room.modules | room.unknown | room.but} | KNOW_PIPELINES
+    assert {name for name in named if within(name, {"budcache"})} <= set(FILES)
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if within(module, NUMERICS)])
-def test_numerics_know_nothing_of_pipelines(module):
-    assert only(reach(module), PIPELINES | {"budcache.pipeline"}) == {}
+@pytest.mark.parametrize(
+    ("module", "room"),
+    [
+        pytest.param(module, room, id=f"{name}-{module}")
+        for name, room in ROOMS.items()
+        for module in FILES
+        if within(module, room.modules) and not within(module, room.but)
+    ],
+)
+def test_a_room_knows_nothing_of_what_lies_outside(module, room):
+    assert only(reach(module), room.unknown) == {}
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if within(module, VALUES | NUMERICS)])
-def test_values_and_numerics_name_their_sources(module):
+def test_no_package_has_the_name_of_a_public_function():
+    """`import budcache.search` would put the package where the function was."""
+    functions = {name for name in budcache.__all__ if callable(getattr(budcache, name)) and name.islower()}
+    assert functions >= {"search", "fit", "align", "apply", "applied", "load", "estimate"}
+    assert {name for name in functions if f"budcache.{name}" in FILES} == set()
+
+
+@pytest.mark.parametrize("module", [module for module in FILES if module != "budcache"])
+def test_modules_name_their_sources(module):
     """Importing from the package itself would hide who is imported."""
-    assert [name for name, _ in imports(module) if home(name) == "budcache"] == []
-
-
-@pytest.mark.parametrize("module", [module for module in FILES if within(module, {"budcache.pipeline"})])
-def test_serving_needs_no_search(module):
-    assert only(reach(module), {"budcache.strategies", "budcache.refine", "budcache.report", *COMMANDS}) == {}
+    through_the_door = [name for name, _ in imports(module) if home(name) == "budcache"]
+    assert [name for name in through_the_door if name not in ("budcache", "budcache.__version__")] == []
 
 
 @pytest.mark.parametrize("module", [module for module in FILES if within(module, {"budcache.baselines"})])
@@ -247,11 +286,6 @@ def test_baselines_stand_on_what_pipeline_documents(module):
     assert {base for base in read_bases(text, module) if within(base, {"budcache.pipeline"})} == set()
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if not within(module, COMMANDS)])
-def test_nobody_imports_the_command_line(module):
-    assert [name for name, _ in imports(module) if within(name, COMMANDS)] == []
-
-
 @each_module
 def test_torchvision_and_lpips_are_never_needed_to_import(module):
     assert [name for name, late in imports(module) if not late and within(name, {"torchvision", "lpips"})] == []
@@ -259,7 +293,6 @@ def test_torchvision_and_lpips_are_never_needed_to_import(module):
 
 @each_module
 def test_few_know_diffusers(module):
-    """And the command line only where it needs it, so that `--help` comes at once."""
     allowed, at_once = within(module, KNOW_PIPELINES), not within(module, COMMANDS)
     foreign = [entry for entry in imports(module) if within(entry.name, PIPELINES)]
     assert [name for name, late in foreign if not (allowed and (at_once or late))] == []
@@ -272,10 +305,10 @@ def test_only_the_command_line_prints(module):
 
 
 def test_importing_budcache_loads_no_torch():
-    program = "import sys, budcache; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    program = "import sys, budcache, budcache.testing; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert "budcache" in loaded
-    assert not {*TENSORS, *PIPELINES, "rich", "typer"} & set(loaded)
+    assert not {*TENSORS, *PIPELINES, "rich", "typer", "jinja2", "matplotlib", "tqdm"} & set(loaded)
 
 
 @each_module
@@ -285,10 +318,7 @@ def test_every_module_can_be_imported(module):
 
 @pytest.mark.parametrize("name", budcache.__all__)
 def test_every_public_name_is_there_and_stays(name):
-    """A module of the same name takes the name's place when it is first imported, unless care is taken."""
     found = getattr(budcache, name)
-    if f"budcache.{name}" in FILES:
-        importlib.import_module(f"budcache.{name}")
     assert getattr(budcache, name) is found
     assert not isinstance(found, ModuleType)
     assert name in dir(budcache)

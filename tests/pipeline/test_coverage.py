@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
 import pytest
 import torch
 from helpers import STEPS, counted, latents, opened, rolled, told
@@ -97,17 +96,6 @@ def test_a_driven_pipeline_is_a_function_of_x_and_sigma_however_often_it_is_aske
         assert not torch.equal(nearby, first)
         assert torch.allclose(nearby, first, atol=float(first.abs().mean()))
         assert torch.equal(model.noise, noise)
-
-
-@pytest.mark.parametrize("kind", DRIVEN, ids=names)
-def test_latents_are_decoded_as_the_pipeline_decodes_them_without_a_call(kind):
-    pipe, _ = built(kind)
-    with opened(kind, pipe, output_type="np") as model, counted(kind, pipe) as calls:
-        pictures, x = model.decode(model.noise), model.noise.clone()
-        assert not calls
-        own = model.finish(x)[0]
-    assert len(pictures) == len(own) == 1
-    assert np.array_equal(pictures[0], own[0])
 
 
 @pytest.mark.parametrize("kind", DRIVEN, ids=names)

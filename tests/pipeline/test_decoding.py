@@ -8,16 +8,16 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from helpers import flux, opened
+from diffusers import ModularPipeline
+from helpers import flux, follow, opened
 from torch.nn.modules.module import register_module_forward_pre_hook
 from zoo import Entry, entry
 
 from budcache import Mask, PipelineModel, Policy
-from budcache.numerics.rollout import rollout
-from budcache.plan import Plan
 from budcache.samples.batch import merge
 
 STEPS = 3
+FULL = Policy(mask=Mask.full(STEPS))
 # One of each way to decode; that every kind is decoded right is in test_coverage.py.
 NAMES = (
     *("flux", "flux-img2img", "wan-t2v", "sd3", "qwen-image", "z-image", "sdxl", "hunyuan-video", "ltx", "sana"),
@@ -29,13 +29,10 @@ DRIVEN = [entry(name) for name in NAMES]
 def drawn(kind: Entry, pipe: object, seed: int = 0, **more: object) -> np.ndarray:
     """The pictures of a run of the pipeline itself."""
     call = {"num_inference_steps": STEPS, "output_type": "np", **kind.kwargs(), **more}
-    return np.asarray(pipe(generator=torch.Generator().manual_seed(seed), **call)[0])
-
-
-def full(model: PipelineModel) -> torch.Tensor:
-    """The final latents of the full run."""
-    plan = Plan.of(Policy(mask=Mask.full(STEPS)), model.sigmas, model.begin)
-    return rollout(model, model.noise, plan, model.solver())
+    output = pipe(generator=torch.Generator().manual_seed(seed), **call)
+    if isinstance(pipe, ModularPipeline):
+        output = [output.values.get("images", output.values.get("videos"))]
+    return np.asarray(output[0])
 
 
 @contextmanager
@@ -60,7 +57,7 @@ def test_latents_are_decoded_as_the_pipeline_itself_does_and_nothing_else_is_eva
     pipe = kind.build()
     own = drawn(kind, pipe)
     with opened(kind, pipe, steps=STEPS) as model:
-        x = full(model)
+        x = follow(model, FULL)
         calls = model.calls
         with evaluated(pipe) as seen:
             pictures = model.decode(x)
@@ -69,7 +66,7 @@ def test_latents_are_decoded_as_the_pipeline_itself_does_and_nothing_else_is_eva
         assert np.array_equal(np.stack(pictures), own)
         assert model.calls == calls
         # The run is open, and goes on as if nothing had been.
-        again = full(model)
+        again = follow(model, FULL)
         assert torch.equal(again, x)
         # With a gradient, and for other latents.
         other = (x * 0.9).requires_grad_()
@@ -88,12 +85,7 @@ def test_what_is_decoded_is_what_a_run_ends_with(name, reuse):
     kind = entry(name)
     pipe = kind.build()
     with opened(kind, pipe, steps=STEPS, reuse=reuse, output_type="np") as model:
-        x = rollout(
-            model,
-            model.noise,
-            Plan.of(Policy(mask="101", reuse=reuse), model.sigmas, model.begin),
-            model.solver(),
-        )
+        x = follow(model, Policy(mask="101", reuse=reuse))
         pictures = np.stack(model.decode(x))
         assert np.array_equal(pictures, np.asarray(model.finish(x)[0]))
 
@@ -105,7 +97,7 @@ def test_a_batch_is_decoded_sample_by_sample():
         for seed, prompt in enumerate(["a cat", "two dogs"])
     ]
     with PipelineModel(pipe, steps=STEPS, **merge(samples)) as model:
-        pictures = model.decode(full(model))
+        pictures = model.decode(follow(model, FULL))
         assert len(pictures) == 2 and model.decoded(model.noise).shape == (2, 32, 32, 3)
     for seed, sample in enumerate(samples):
         alone = drawn(kind, pipe, seed, prompt=sample["prompt"])
@@ -118,7 +110,7 @@ def test_the_gradient_is_that_of_finite_differences():
         if isinstance(module, torch.nn.Module):
             module.requires_grad_(False).double()
     with opened(kind, pipe, steps=STEPS, grad=True) as model:
-        x = (full(model).double() * 0.5).requires_grad_()
+        x = (follow(model, FULL).double() * 0.5).requires_grad_()
         weights = torch.randn(1, 32, 32, 3, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
         way = torch.randn(x.shape, generator=torch.Generator().manual_seed(2), dtype=x.dtype)
 
@@ -135,18 +127,18 @@ def test_latents_that_cannot_be_decoded_are_the_pipelines_own_error_and_leave_th
     kind, pipe = flux()
     own = drawn(kind, pipe)
     with opened(kind, pipe, steps=STEPS) as model:
-        x = full(model)
+        x = follow(model, FULL)
         with pytest.raises((RuntimeError, ValueError)):
             model.decode(x[:, :-1])
         assert torch.is_grad_enabled()
         assert np.array_equal(np.stack(model.decode(x)), own)
-        assert torch.equal(full(model), x)
+        assert torch.equal(follow(model, FULL), x)
 
 
 def test_samples_open_side_by_side_are_decoded_each_by_its_own_run():
     kind, pipe = flux()
     with opened(kind, pipe, 0, steps=STEPS) as one, opened(kind, pipe, 1, steps=STEPS, prompt="a dog") as two:
-        ends = [full(one), full(two)]
+        ends = [follow(one, FULL), follow(two, FULL)]
         pictures = [model.decode(x)[0] for model, x in zip((one, two), ends, strict=True)]
     assert np.array_equal(pictures[0], drawn(kind, pipe, 0)[0])
     assert np.array_equal(pictures[1], drawn(kind, pipe, 1, prompt="a dog")[0])

@@ -16,6 +16,7 @@ from zoo import entry
 from budcache import Mask, PipelineError, PipelineModel, Policy
 from budcache.numerics.rollout import rollout
 from budcache.numerics.solvers import euler
+from budcache.pipeline import frozen
 from budcache.plan import Plan
 from budcache.samples.batch import merge
 
@@ -157,6 +158,21 @@ def test_gradients_in_x_and_sigma_agree_with_finite_differences(name):
     assert by_sigma.abs() > 0 and by_x.abs().max() > 0
     torch.testing.assert_close((by_x * direction).sum(), (around[0] - around[1]) / (2 * step), rtol=2e-2, atol=1e-8)
     torch.testing.assert_close(by_sigma, (across[0] - across[1]) / (2 * tick), rtol=5e-2, atol=1e-8)
+
+
+def test_a_pipeline_that_writes_its_samples_into_a_tensor_of_its_own_has_gradients_from_the_first_call_on():
+    kind = entry("kandinsky5-t2v")
+    pipe = kind.build()
+    with frozen(pipe), opened(kind, pipe, grad=True) as model:
+        x, sigma = model.noise.clone().requires_grad_(), model.sigmas[1]
+        way = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+
+        def value(x: torch.Tensor) -> torch.Tensor:
+            return (model.compute(x, sigma)[0] ** 2).mean()
+
+        (slope,) = torch.autograd.grad(value(x), x)
+        around = [value((x + step * way).detach()) for step in (1e-2, -1e-2)]
+    torch.testing.assert_close((slope * way).sum(), (around[0] - around[1]) / 2e-2, rtol=2e-2, atol=1e-8)
 
 
 def test_without_gradients_nothing_is_recorded():
