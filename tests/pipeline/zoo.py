@@ -22,7 +22,7 @@ import diffusers as d
 import torch
 import zoo_image as im
 import zoo_video as vi
-from alignment import placed
+from alignment import BUILT, placed
 from PIL import Image
 
 Kwargs = dict[str, Any]
@@ -59,7 +59,7 @@ def _seeded(make: Callable[[], d.DiffusionPipeline]) -> Callable[[], d.Diffusion
                     if not p.any():
                         torch.nn.init.normal_(p, std=0.1)
         pipe.set_progress_bar_config(disable=True)
-        return placed(pipe)
+        return placed(pipe, BUILT)
 
     return build
 
