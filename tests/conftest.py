@@ -20,12 +20,12 @@ def loaded_where_asked():
     if not os.environ.get("BUDCACHE_TEST_MISALIGNED"):
         yield
         return
-    from alignment import placed
+    from alignment import LOADED, placed
     from diffusers import DiffusionPipeline
 
     stock = DiffusionPipeline.from_pretrained.__func__
     with pytest.MonkeyPatch.context() as patch:
-        shifting = classmethod(lambda cls, *args, **options: placed(stock(cls, *args, **options)))
+        shifting = classmethod(lambda cls, *args, **options: placed(stock(cls, *args, **options), LOADED))
         patch.setattr(DiffusionPipeline, "from_pretrained", shifting)
         yield
 

@@ -161,7 +161,9 @@ def test_generate_draws_what_the_library_draws(searched, model, tmp_path):
     with library.applied(pipe, folder / "found.json", budget=3):
         generator = torch.Generator().manual_seed(7)
         image = pipe(prompt, height=32, width=32, num_inference_steps=STEPS, generator=generator).images[0]
-    assert np.array_equal(np.asarray(Image.open(tmp_path / "cat.png")), np.asarray(image))
+    # The command has its weights from a file, so that the last bits may be others: at most a level of 255.
+    drawn = np.asarray(Image.open(tmp_path / "cat.png")).astype(int)
+    assert np.abs(drawn - np.asarray(image)).max() <= 1
 
 
 def test_generate_draws_several(searched, model, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 
 import diffusers as d
 import torch
-from alignment import placed
+from alignment import BUILT, placed
 from PIL import Image
 
 Kwargs = dict[str, Any]
@@ -54,7 +54,7 @@ def seeded(make: Callable[[], d.DiffusionPipeline]) -> Callable[[], d.DiffusionP
                     if not p.any():
                         torch.nn.init.normal_(p, std=0.1)
         pipe.set_progress_bar_config(disable=True)
-        return placed(pipe)
+        return placed(pipe, BUILT)
 
     return build
 
