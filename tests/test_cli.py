@@ -1,31 +1,32 @@
-"""The installed command, in processes of its own."""
+"""The command: installed and in processes of its own where that matters, in this one where it does not."""
 
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 
-import helpers
 import pytest
 
-from budcache import Ladder, Mask, Policy, estimate
-from budcache.calibration.aggregate import mean
-from budcache.strategies import STRATEGIES, Space, read_history, strategy
+import budcache
+from budcache import Ladder, Mask, Policy, Quality
+from budcache.events import Phase, Planned, Progress
+from budcache.strategies import STRATEGIES, read_history
 
 COMMAND = Path(sys.executable).parent / ("budcache.exe" if os.name == "nt" else "budcache")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "NO_COLOR": "1"}
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "NO_COLOR": "1"}
 SIZE = ["--height", "32", "--width", "32"]
-STEPS, BUDGETS = 12, (2, 3, 4, 5)
-MASKS = 1 + 11 + 10 + 9 + 8  # that a ladder up to 5 of 12 steps scores
+STEPS, BUDGETS = 8, (2, 3, 4)
+MASKS = 1 + 7 + 6 + 5  # that a ladder up to 4 of 8 steps scores
 
 
-def budcache(*arguments, cwd):
+def command(*arguments, cwd):
     """Run the command to its end."""
     return subprocess.run(
         [str(COMMAND), *map(str, arguments)], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240
@@ -33,7 +34,7 @@ def budcache(*arguments, cwd):
 
 
 def worked(*arguments, cwd):
-    done = budcache(*arguments, cwd=cwd)
+    done = command(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -51,7 +52,7 @@ def model(tmp_path_factory):
 def search_command(model, out):
     """The search that several tests run; in all of them it must end the same."""
     texts = [part for text in ("a cat", "two dogs", "red") for part in ("--prompt", text)]
-    return ["search", model, "--steps", STEPS, "--budgets", "2-5", *texts, "--selection", 1, *SIZE, "--out", out]
+    return ["search", model, "--steps", STEPS, "--budgets", "2-4", *texts, "--selection", 1, *SIZE, "--out", out]
 
 
 @pytest.fixture(scope="session")
@@ -87,14 +88,15 @@ def test_search_writes_a_ladder_and_its_history(searched, model):
     assert len(lines["plain"]) == MASKS
     assert MASKS <= len(lines["fitted"]) <= MASKS + len(BUDGETS)
     assert {line["phase"] for line in lines["fitted"]} <= {"ladder", "start"}
-    known = {line["mask"]: mean(line["losses"]) for line in lines["plain"]}
+    known = {line["mask"]: line["losses"] for line in lines["plain"]}
+    assert {len(losses) for losses in known.values()} == {2}, "a loss for each sample"
+    plain = {Mask.parse(mask): sum(losses) / 2 for mask, losses in known.items()}
     for rung in ladder:
         if rung.weights is None:
-            assert rung.quality.calibration_loss == known[str(rung.mask)]
+            assert rung.quality.calibration_loss == plain[rung.mask]
         else:
-            assert rung.quality.calibration_loss < min(
-                loss for mask, loss in known.items() if Mask.parse(mask).budget == rung.budget
-            ), "what was fitted is worse than the best plain mask"
+            best = min(loss for mask, loss in plain.items() if mask.budget == rung.budget)
+            assert rung.quality.calibration_loss < best, "what was fitted is worse than the best plain mask"
     assert any(rung.weights for rung in ladder)
     # The table: one line a rung, with its strip and its PSNR.
     for rung in ladder:
@@ -104,36 +106,46 @@ def test_search_writes_a_ladder_and_its_history(searched, model):
         assert f"{rung.quality.psnr:.1f}" in line
         assert ("blend" in line) == (rung.weights is not None)
     assert f"found.json  {ladder.rungs[0].origin.calls} sample-calls" in done.stdout
-    assert f"budcache generate {model} --policy found.json --budget 5" in done.stdout
-    first, second = done.stderr.splitlines()  # what it will cost, in calls and in time
-    assert first.startswith("search: about ") and second.startswith("that is about ")
+    assert f"budcache generate {model} --policy found.json --budget 4" in done.stdout
+    # What it will cost is said before the work begins, and how long that is behind the first full run.
+    cost, time = done.stderr.splitlines()
+    told = budcache.estimate(steps=STEPS, budgets=BUDGETS, prompts=3, selection=1)
+    assert cost.startswith(
+        f"search: about {told.sample_calls} sample-calls (model calls times samples): full runs 16, "
+    )
+    assert re.fullmatch(r"that is about \d+ (s|min) here, by the first full run", time)
 
 
-def test_show_prints_and_draws_a_ladder(searched):
-    folder, _ = searched
-    done = worked("show", "found.json", "--plot", "masks.png", cwd=folder)
-    assert done.stdout.startswith("ladder of 4 rungs, 12 steps")
-    assert "drawn to masks.png" in done.stderr
-    assert (folder / "masks.png").read_bytes().startswith(b"\x89PNG")
-    shown = json.loads(worked("show", "found.json", "--json", cwd=folder).stdout)
+@pytest.fixture
+def in_folder(searched, monkeypatch):
+    """The folder of the search that nobody disturbed, as the working directory."""
+    monkeypatch.chdir(searched[0])
+    return searched[0]
+
+
+def test_show_prints_and_draws_a_ladder(in_folder, run_here):
+    code, output, errors = run_here("show", "found.json", "--plot", "masks.png")
+    assert (code, errors) == (0, "drawn to masks.png\n")
+    assert output.startswith("ladder of 3 rungs, 8 steps")
+    assert (in_folder / "masks.png").read_bytes().startswith(b"\x89PNG")
+    (in_folder / "masks.png").unlink()
+    shown = json.loads(run_here("show", "found.json", "--json")[1])
     assert [rung["budget"] for rung in shown["rungs"]] == list(BUDGETS)
     assert [Mask.parse(rung["mask"]).computed for rung in shown["rungs"]] == [
         tuple(rung["computed"]) for rung in shown["rungs"]
     ]
 
 
-def test_show_prints_and_draws_a_history(searched):
-    folder, _ = searched
-    history = read_history(folder / "found.ledger.jsonl")
-    done = worked("show", "found.ledger.jsonl", "--plot", "deep/history.svg", cwd=folder)
-    assert done.stdout.startswith(f"search of {len(history)} masks, {history[-1].sample_calls} sample-calls")
+def test_show_prints_and_draws_a_history(in_folder, run_here, tmp_path):
+    history = read_history(in_folder / "found.ledger.jsonl")
+    code, output, _ = run_here("show", "found.ledger.jsonl", "--plot", tmp_path / "deep" / "history.svg")
+    assert code == 0
+    assert output.startswith(f"search of {len(history)} masks, {history[-1].sample_calls} sample-calls")
     for budget in BUDGETS:
         best = min((step for step in history if step.mask.budget == budget), key=lambda step: step.loss)
-        assert (
-            f"{budget} calls  {''.join('█' if bit else '·' for bit in best.mask)}  loss {best.loss:.4g}" in done.stdout
-        )
-    assert "<svg" in (folder / "deep" / "history.svg").read_text()
-    shown = json.loads(worked("show", "found.ledger.jsonl", "--json", cwd=folder).stdout)
+        assert f"{budget} calls  {''.join('█' if bit else '·' for bit in best.mask)}  loss {best.loss:.4g}" in output
+    assert "<svg" in (tmp_path / "deep" / "history.svg").read_text()
+    shown = json.loads(run_here("show", "found.ledger.jsonl", "--json")[1])
     assert [(step["mask"], step["loss"]) for step in shown] == [(str(step.mask), step.loss) for step in history]
 
 
@@ -142,40 +154,65 @@ def test_show_prints_a_policy(tmp_path):
     assert "█··█" in worked("show", "p.json", cwd=tmp_path).stdout
 
 
-def test_generate_draws_what_the_library_draws(searched, model, tmp_path):
+@pytest.mark.parametrize(
+    ("quality", "figure", "says"),
+    [
+        (Quality(psnr=39.87, psnr_error=1.26, samples=6, used_to_choose=True), "39.9 ± 1.3", "and standard error on 6"),
+        (Quality(psnr=39.87, psnr_error=1.26, samples=32, used_to_choose=False), "39.9 ± 1.3", "error on 32 samples"),
+        (Quality(psnr=39.87, samples=1, used_to_choose=True), "39.9", "mean on 1 sample "),
+        (Quality(psnr=39.87, samples=16), "39.9", "mean on 16 samples"),
+    ],
+    ids=["chosen by them", "fresh", "one", "of version 1"],
+)
+def test_show_says_how_sure_a_figure_is(quality, figure, says, run_here, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    path = Ladder.of([Policy(mask="1001", quality=quality)]).save(tmp_path / "a.json")
+    code, output, _ = run_here("show", path)
+    (row,) = [line for line in output.splitlines() if "█··█" in line]
+    assert code == 0 and row.split("output")[1].strip() == figure
+    text = " ".join(output.split())
+    assert says in text
+    assert ("chosen by these samples" in text) == (quality.used_to_choose is True)
+    assert ("few samples" in text) == (quality.samples == 1)
+    shown = json.loads(run_here("show", path, "--json")[1])["rungs"][0]["quality"]
+    assert shown == quality.model_dump(exclude_none=True)
+    other = Policy(mask="1011", quality=Quality(psnr=50.0, samples=40))
+    Ladder.load(path).merged(Ladder.of([other])).save(path)
+    assert f"on {quality.samples} to 40 samples" in " ".join(run_here("show", path)[1].split())
+
+
+def test_generate_draws_what_the_library_draws(searched, model, run_here, monkeypatch, tmp_path):
     """One prompt, into the file that was named; text in brackets is text."""
+    import diffusers
     import numpy as np
     import torch
     from PIL import Image
-    from zoo import entry
 
-    import budcache as library
-
-    folder, _ = searched
-    prompt = "a [/red] cat [b] :cat:"
-    rung = ["--policy", folder / "found.json", "--budget", 3]
-    done = worked("generate", model, "-p", prompt, *rung, *SIZE, "--seed", 7, "--out", "cat.png", cwd=tmp_path)
-    assert done.stdout.startswith("cat.png  3 of 12 calls, ")
-    assert repr(prompt) in done.stderr
-    pipe = entry("flux").build()
-    with library.applied(pipe, folder / "found.json", budget=3):
+    monkeypatch.chdir(tmp_path)
+    ladder, prompt = searched[0] / "found.json", "a [/red] :cat:"
+    rung = ["--policy", ladder, "--budget", 3]
+    code, output, errors = run_here("generate", model, "-p", prompt, *rung, *SIZE, "--seed", 7, "--out", "cat.png")
+    assert code == 0 and output.startswith("cat.png  3 of 8 calls, ")
+    assert repr(prompt) in errors
+    pipe = diffusers.FluxPipeline.from_pretrained(model, local_files_only=True)
+    with budcache.applied(pipe, ladder, budget=3):
         generator = torch.Generator().manual_seed(7)
         image = pipe(prompt, height=32, width=32, num_inference_steps=STEPS, generator=generator).images[0]
-    # The command has its weights from a file, so that the last bits may be others: at most a level of 255.
-    drawn = np.asarray(Image.open(tmp_path / "cat.png")).astype(int)
+    drawn = np.asarray(Image.open("cat.png")).astype(int)
+    # Weights may lie elsewhere in memory and be multiplied along another path, which can move a value by one.
     assert np.abs(drawn - np.asarray(image)).max() <= 1
 
 
-def test_generate_draws_several(searched, model, tmp_path):
+def test_generate_draws_several(searched, model, run_here, monkeypatch, tmp_path):
     """Two prompts, two of each, into a folder; told in JSON."""
     from PIL import Image
 
-    folder, _ = searched
-    rung = ["--policy", folder / "found.json", "--budget", 2]
+    monkeypatch.chdir(tmp_path)
+    rung = ["--policy", searched[0] / "found.json", "--budget", 2]
     several = ["-p", "a cat", "-p", "red", "--count", 2, "--seed", 5]
-    done = worked("generate", model, *several, *rung, *SIZE, "--out", "drawn", "--json", cwd=tmp_path)
-    assert done.stderr == ""
-    samples = json.loads(done.stdout)["samples"]
+    code, output, errors = run_here("generate", model, *several, *rung, *SIZE, "--out", "drawn", "--json")
+    assert (code, errors) == (0, "")
+    samples = json.loads(output)["samples"]
     assert [(s["prompt"], s["seed"], s["calls"]) for s in samples] == [
         (text, seed, 2) for text in ("a cat", "red") for seed in (5, 6)
     ]
@@ -191,8 +228,11 @@ def test_generate_tells_of_a_guidance_far_from_that_of_the_fit(searched, model, 
     drawing = ["generate", model, "-p", "red", *rung, *SIZE, "--json"]
     assert Ladder.load(rung[1])[3].origin.guidance == 3.5, "the pipeline's own, for none was given"
     assert run_here(*drawing, "--guidance", 5)[2] == ""
-    says = "budcache: warning: the policy was fitted at guidance 3.5, this run has 7: quality may suffer. Fit it again "
-    assert run_here(*drawing, "--guidance", 7)[2].startswith(says)
+    code, _, errors = run_here(*drawing, "--guidance", 7)
+    assert code == 0 and errors == (
+        "budcache: warning: the policy was fitted at guidance 3.5, this run has 7: quality may suffer. Fit it again at "
+        "that guidance, with call={'guidance_scale': 7} or --guidance 7.\n"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -258,10 +298,158 @@ def test_search_takes_the_first_prompts_and_tells_of_very_many(model, run_here, 
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_the_time_left_is_known_of_every_strategy(name):
-    masks = strategy(name).expected(12, (3, 4))
-    assert masks is not None and 0 < masks <= len(Space(12, 3)) + len(Space(12, 4))
-    assert estimate(steps=12, budgets=(3, 4), prompts=4, strategy=name).sample_calls > 4 * 12
+def test_a_dry_run_says_the_cost_of_every_strategy_without_a_model(name, run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    usual = ["search", "no/such-model", "--steps", 12, "--budgets", "3,4", "-p", "a", "-p", "b", "--strategy", name]
+    code, output, errors = run_here(*usual, "--dry-run", "--json")
+    told = budcache.estimate(steps=12, budgets=(3, 4), prompts=2, strategy=name)
+    assert (code, errors) == (0, "")
+    phases = {phase.name: phase.sample_calls for phase in told.phases}
+    assert json.loads(output) == {"sample_calls": told.sample_calls, "phases": phases}
+    assert all(calls > 0 for calls in phases.values())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_takes_the_options_of_the_search(run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    usual = ["search", "no/such-model", "--steps", 12, "--budgets", "3,4", "-p", "a", "-p", "b", "--dry-run"]
+    code, output, errors = run_here(*usual, "--plain", "--selection", 1, "--teacher-steps", 24)
+    told = budcache.estimate(steps=12, budgets=(3, 4), prompts=2, fit=False, selection=1, teacher_steps=24)
+    phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in told.phases)
+    says = f"search: about {told.sample_calls} sample-calls (model calls times samples): {phases}\n"
+    assert (code, output, errors) == (0, says, "")
+    assert run_here(*usual, "--budgets", 13)[0] == 2
+
+
+def test_the_bar_shows_the_whole_job_and_the_time_left(monkeypatch):
+    from rich.console import Console
+
+    from budcache.cli import bar as bars
+
+    def shown(quiet, *events):
+        console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+        monkeypatch.setattr(bars, "err", console)
+        with bars.Bar(quiet) as bar:
+            for event in events:
+                bar(event)
+            bar._progress.refresh()
+        return console.file.getvalue()
+
+    planned = Planned("search", (Phase("full runs", 20), Phase("searching", 60)))
+    first = Progress("search", "full runs", 20, 80, 20, 120.0)
+    later = Progress("search", "searching", 40, 80, 41, 30.0, 0.0125, "3 of 8 calls")
+    text = shown(False, planned, first, later)
+    assert "search: about 80 sample-calls (model calls times samples): full runs 20, searching 60" in text
+    assert text.count("that is about 2 min here, by the first full run") == 1
+    assert "50%" in text and "3 of 8 calls, best loss 0.0125, 41 sample-calls, 30 s left" in text
+    assert shown(True, planned, first, later) == "", "machines are not shown a bar"
+
+
+# Into a file that is there
+
+
+@pytest.fixture
+def into(model, run_here, monkeypatch, tmp_path):
+    """Search into one file, quickly; what was printed and what the file then holds."""
+    monkeypatch.chdir(tmp_path)
+    texts = ["-p", "a cat", "-p", "red"]
+
+    def search(*more, budgets="2-4", of=model):
+        usual = ["search", of, "--steps", 6, "--budgets", budgets, *texts, "--strategy", "uniform", "--plain", *SIZE]
+        return run_here(*usual, "--selection", 1, "--out", "l.json", "--json", *more)
+
+    return search
+
+
+def test_fewer_budgets_lose_no_rungs_and_others_are_added(into):
+    assert json.loads(into()[1])["all_budgets"] == [2, 3, 4]
+    before = Ladder.load("l.json")
+    facts = json.loads(into(budgets="3")[1])
+    assert (facts["budgets"], facts["all_budgets"]) == ([3], [2, 3, 4])
+    after = Ladder.load("l.json")
+    assert [(rung.mask, rung.quality) for rung in after] == [(rung.mask, rung.quality) for rung in before]
+    assert after[2] == before[2] and after[3].origin.calls != before[3].origin.calls
+    # Other prompts and another seed are no other settings; their scores belong into another ledger.
+    facts = json.loads(into("-p", "sea", "--seed", 5, "--ledger", "other.jsonl", budgets="5")[1])
+    assert facts["all_budgets"] == [2, 3, 4, 5]
+    assert Ladder.load("l.json")[5].origin.prompts == 3
+
+
+def test_what_was_there_is_said(into, model, run_here):
+    into()
+    texts = ["-p", "a cat", "-p", "red", "--selection", 1]
+    usual = ["search", model, "--steps", 6, *texts, "--strategy", "uniform", "--plain", *SIZE, "--out", "l.json"]
+    code, output, errors = run_here(*usual, "--budgets", 3)
+    assert code == 0, errors
+    assert "\nwith the rungs that were there it has 2, 3, 4 calls\n" in output
+    assert "with the rungs" not in run_here(*usual, "--budgets", "2-4")[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (["--guidance", 2.0], "guidance is 3.5 in one and 2.0 in the other"),
+        (["--height", 48], "height is 32 in one and 48 in the other"),
+        (["--steps", 7], "steps is 6 in one and 7 in the other"),
+        (["--reuse", "residual"], "reuse is 'output' in one and 'residual' in the other"),
+        (["--teacher-steps", 12], "teacher_steps is None in one and 12 in the other"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_another_searchs_ladder_is_not_overwritten(into, change, says, monkeypatch):
+    assert into()[0] == 0
+    ledger = Path("l.ledger.jsonl")
+    before, kept = Path("l.json").read_bytes(), ledger.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("diffusers.FluxPipeline.__call__", never_called())
+        refused = into(*change, "--ledger", "another.jsonl")
+    assert wrong_with(refused, f"l.json holds a ladder that this search does not belong to: {says}") is None
+    assert refused[2].endswith("Choose another --out, or replace it with --force.\n")
+    assert (Path("l.json").read_bytes(), ledger.read_bytes()) == (before, kept)
+    assert not Path("another.jsonl").exists()
+    facts = json.loads(into(*change, "--ledger", "another.jsonl", "--force", budgets="3")[1])
+    assert facts["all_budgets"] == [3] == list(Ladder.load("l.json").budgets)
+
+
+def never_called():
+    """A pipeline's `__call__` that must not happen, with the signature that it has."""
+    from diffusers import FluxPipeline
+
+    def call(*_, **__):
+        raise AssertionError("the model was run")
+
+    call.__signature__ = inspect.signature(FluxPipeline.__call__)
+    return call
+
+
+def test_another_models_ladder_is_not_overwritten(into, tmp_path):
+    import torch
+    from zoo import entry
+
+    other = entry("flux").build()
+    with torch.no_grad():
+        next(other.transformer.parameters()).add_(0.5)
+    other.save_pretrained(tmp_path / "models" / "tiny")  # of the same name
+    assert into()[0] == 0
+    before = Path("l.json").read_bytes()
+    refused = into(of=tmp_path / "models" / "tiny")
+    assert wrong_with(refused, "l.json holds a ladder that this search does not belong to: weights is ") is None
+    assert Path("l.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [('{"kind": "ladder", "versi', "not valid JSON"), ('{"a": 1}', "no field 'version'"), ("", "not valid JSON")],
+    ids=["cut", "another kind", "empty"],
+)
+def test_a_damaged_file_is_not_overwritten(into, content, says):
+    Path("l.json").write_text(content)
+    refused = into(of="no-such-model")  # not even looked for
+    assert wrong_with(refused, says) is None
+    assert refused[2].endswith("Choose another --out, or replace it with --force.\n")
+    assert Path("l.json").read_text() == content
+    assert into("--force")[0] == 0
+    assert Ladder.load("l.json").budgets == (2, 3, 4)
 
 
 def test_prompt_files_are_read_as_they_are_meant(tmp_path):
@@ -335,8 +523,8 @@ def bad_inputs():
     # These are noticed only with a pipeline at hand, which takes a while to load.
     yield [*drawing, "--out", "h.mp4"], "h.mp4 is a name for a video, but the pipeline makes a picture. Use .png."
     yield [*drawing, "--out", "h.xyz"], "h.xyz ends in .xyz, which cannot be written. Use .png."
-    yield [*drawing, "--policy", LADDER], "ladder of budgets 2, 3, 4, 5"
-    yield [*drawing, "--policy", LADDER, "--budget", 3, "--steps", 9], "policy has 12 steps, but --steps is 9"
+    yield [*drawing, "--policy", LADDER], "ladder of budgets 2, 3, 4"
+    yield [*drawing, "--policy", LADDER, "--budget", 3, "--steps", 9], "policy has 8 steps, but --steps is 9"
     yield [*usual, "--device", "nonsense"], "cannot run on 'nonsense'"
     yield [*usual, "--frames", 5], "takes no num_frames"
     yield [*usual, "--ledger", "bad.jsonl"], "bad.jsonl is not a ledger"
@@ -361,9 +549,9 @@ def messy(tmp_path):
 
 
 def wrong_with(answer, says):
-    """Why an answer is not one line and exit code 2, if so; what a search will cost may stand before it."""
+    """Why an answer is not one line and exit code 2, if so."""
     code, output, errors = answer
-    lines = [line for line in errors.splitlines() if not line.startswith("search: about ")]
+    lines = [line for line in errors.splitlines() if not line.startswith("search: about ")]  # what it will cost
     if code == 2 and output == "" and len(lines) == 1 and lines[0].startswith("budcache: ") and says in lines[0]:
         return None
     return f"exit {code}, printed {output[-200:]!r}, said {errors[-400:]!r}, should say {says!r}"
@@ -393,7 +581,7 @@ def test_bad_input_earns_one_line_and_exit_code_2(arguments, says, filled, messy
 @pytest.mark.parametrize("says", IN_PROCESSES)
 def test_bad_input_in_a_process_of_its_own(says, filled, messy):
     (arguments,) = [arguments for arguments, said in BAD_INPUTS if said == says]
-    done = budcache(*filled(arguments), cwd=messy)
+    done = command(*filled(arguments), cwd=messy)
     assert wrong_with((done.returncode, done.stdout, done.stderr), says) is None
 
 
@@ -436,43 +624,56 @@ def test_a_command_line_that_cannot_be_understood(arguments, run_here):
     assert "Traceback" not in errors
 
 
-def interrupted(command, cwd, ledger, lines, how):
-    return helpers.interrupted([COMMAND, *command], ledger, lines, how, cwd=cwd, env=ENVIRONMENT)
+# The command, ended by a signal as soon as its ledger has so many lines.
+ENDING = """
+import os, signal, sys
+how, lines = signal.Signals[sys.argv.pop(1)], int(sys.argv.pop(1))
+from budcache.storage.journal import Journal
+write = Journal.write
+
+def writing(journal, entry):
+    write(journal, entry)
+    if journal.path.read_bytes().count(b"\\n") == 1 + lines:
+        os.kill(os.getpid(), how)
+
+Journal.write = writing
+from budcache.cli import main
+main()
+"""
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
-def test_a_search_killed_again_and_again_ends_the_same(model, searched, tmp_path):
-    """Killed in the plain climb, in the fitted one, and when all was scored and only the judging was left."""
-    out, ledger = tmp_path / "found.json", tmp_path / "found.ledger.jsonl"
-    command, chance, kept, killed = search_command(model, "found.json"), Random(0), b"", 0
-    total = len(read_history(searched[0] / "found.ledger.jsonl"))
-    for lines in (chance.randrange(1, MASKS), chance.randrange(MASKS + 1, total), total):
-        code, _, _ = interrupted(command, tmp_path, ledger, lines, signal.SIGKILL)
-        killed += code == -signal.SIGKILL
-        whole = ledger.read_bytes()
-        assert whole.startswith(kept), "what was scored was lost"
-        kept = whole[: whole.rfind(b"\n") + 1]
-        assert kept.count(b"\n") > lines
-        assert not out.exists() or essence(out) == essence(searched[0] / "found.json")
-    assert killed >= 2, "the search was over before it could be killed"
-    assert " of them in runs before this one)" in worked(*command, cwd=tmp_path).stdout
-    assert ledger.read_bytes().startswith(kept)
-    assert essence(out) == essence(searched[0] / "found.json")
+def ended(command, cwd, lines, how):
+    """How a command ended that a signal met behind some lines of its ledger: code, output and errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, how.name, str(lines), *map(str, command)],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signals there")
+def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path):
+    """Interrupted in the plain climb, killed in the fitted one and when all was scored and only judging was left."""
+    out, ledger, command = tmp_path / "found.json", tmp_path / "found.ledger.jsonl", search_command(model, "found.json")
     undisturbed = read_history(searched[0] / "found.ledger.jsonl")
-    assert [(s.mask, s.loss, s.phase) for s in read_history(ledger)] == [(s.mask, s.loss, s.phase) for s in undisturbed]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to another process there")
-def test_an_interrupted_search_goes_on(model, searched, tmp_path):
-    out, ledger = tmp_path / "found.json", tmp_path / "found.ledger.jsonl"
-    command = search_command(model, "found.json")
-    code, output, errors = interrupted(command, tmp_path, ledger, 5, signal.SIGINT)
-    assert (code, output) == (130, "")
-    assert errors.splitlines()[-1].startswith("budcache: stopped")
-    assert errors.count("budcache: ") == 1
-    kept = ledger.read_bytes()
-    assert 5 <= len(read_history(ledger)) < MASKS
-    assert not out.exists()
+    kept = b""
+    for lines, how in ((5, signal.SIGINT), (MASKS + 4, signal.SIGKILL), (len(undisturbed), signal.SIGKILL)):
+        code, output, errors = ended(command, tmp_path, lines, how)
+        if how is signal.SIGINT:
+            assert (code, output) == (130, "")
+            assert errors.splitlines()[-1].startswith("budcache: stopped. What was finished is kept")
+            assert "Traceback" not in errors
+        else:
+            assert (code, output) == (-signal.SIGKILL, "")
+        assert ledger.read_bytes().startswith(kept), "what was scored was lost"
+        kept = ledger.read_bytes()
+        assert kept.count(b"\n") == 1 + lines
+        assert not out.exists()
     assert " of them in runs before this one)" in worked(*command, cwd=tmp_path).stdout
-    assert ledger.read_bytes().startswith(kept)
+    assert ledger.read_bytes() == kept
     assert essence(out) == essence(searched[0] / "found.json")
+    assert [(s.mask, s.loss, s.phase) for s in read_history(ledger)] == [(s.mask, s.loss, s.phase) for s in undisturbed]

@@ -961,11 +961,12 @@ def test_ladders_of_other_settings_do_not_become_one(change, clause):
     for one, other in ((rungs_of(2), rungs_of(3, **change)), (rungs_of(2, 3), rungs_of(2, 3, **change))):
         text = refusal(one.merged, other)
         assert clause in text and "Keep them in two files" in text
+        assert one.difference(other) in text and one.difference(one) is None
 
 
 def test_ladders_of_other_steps_do_not_become_one():
     text = refusal(rungs_of(2).merged, Ladder.of([Policy(mask="110")]))
-    assert "8 and of 3 steps" in text and "Keep them apart" in text
+    assert "steps is 8 in one and 3 in the other. Keep them in two files" in text
 
 
 # Values travel.

@@ -40,6 +40,14 @@ def worked(answer):
     return output, errors
 
 
+def beside(errors, job):
+    """What was said beside the result, behind what the job will cost and how long that is."""
+    cost, time, *rest = errors.splitlines()
+    assert cost.startswith(f"{job}: about ") and " sample-calls (model calls times samples): full runs " in cost
+    assert time.startswith("that is about ") and time.endswith(" here, by the first full run")
+    return rest
+
+
 def one_line(text):
     """What was printed, without the line breaks of a narrow terminal."""
     return " ".join(text.split())
@@ -50,7 +58,7 @@ def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, p
     fitted = Ladder.load("plain.fit.json")
     assert fitted == budcache.fit(pipe, Ladder.load("plain.json"), prompts=TEXTS)
     assert all(rung.weights for rung in fitted) and fitted[2].refined[0].gain > 1  # a model that was trained
-    assert errors.startswith("fit: about ") and errors.endswith("\ndrawn to weights.png\n")
+    assert beside(errors, "fit") == ["drawn to weights.png"]
     assert (folder / "weights.png").read_bytes().startswith(PNG)
     lines = output.splitlines()
     assert lines[0] == "ladder of 2 rungs, 8 steps"
@@ -59,7 +67,7 @@ def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, p
         gain, psnr = f"{rung.refined[0].gain:+.1f}", f"{rung.quality.psnr:.1f}"
         assert f"blend {max(map(len, rung.weights))}" in line and gain in line.split() and psnr in line.split()
         assert done.split() == [str(rung.budget), "fit", "4", str(rung.refined[0].calls), gain, "dB"]
-    assert "PSNR in decibels to the run of 8 steps: mean and standard error on 1 sample" in one_line(output)
+    assert "PSNR in decibels to the run of 8 steps: mean on 1 sample kept out of the search" in one_line(output)
     assert lines[-1].startswith("plain.fit.json  ")
     # `show` knows the same from the file alone, and draws masks and weights.
     shown, _ = worked(run_here("show", "plain.fit.json", "--plot", "deep/shown.png"))
@@ -79,7 +87,7 @@ def test_fit_takes_one_rung_and_other_settings_and_tells_machines(folder, pipe, 
         pipe, Policy(mask=MASKS[1], origin=Origin(model="tiny-flux")), prompts=TEXTS, **settings
     )
     shown, _ = worked(run_here("show", "one.json"))
-    assert "PSNR in decibels to the run of 16 steps: mean and standard error on 2 samples" in one_line(shown)
+    assert "PSNR in decibels to the run of 16 steps: mean and standard error on 2 samples kept out" in one_line(shown)
 
 
 def test_align_writes_levels_and_a_ledger_that_it_goes_on_with(folder, pipe, run_here):
@@ -89,7 +97,7 @@ def test_align_writes_levels_and_a_ledger_that_it_goes_on_with(folder, pipe, run
     start = Policy(mask=MASKS[0], origin=Origin(model="tiny-flux"))
     assert Ladder.of([aligned]) == budcache.align(pipe, start, prompts=TEXTS, rate=0.01, every=1)
     assert aligned.sigmas is not None and aligned.refined[0].gain > 0  # as this one was trained
-    assert errors.startswith("align: about ") and errors.endswith("\ndrawn to aligned.png\n")
+    assert beside(errors, "align") == ["drawn to aligned.png"]
     assert (folder / "aligned.png").read_bytes().startswith(PNG)
     assert "own" in output  # levels
     assert f"2 align 4 {aligned.refined[0].calls} {aligned.refined[0].gain:+.1f} dB" in one_line(output)
@@ -115,7 +123,7 @@ def test_search_fits_unless_it_is_told_not_to(folder, run_here):
     output, _ = worked(run_here(*usual, "--out", "masks.json", "--plain"))
     assert all(rung.weights is None and rung.refined == () for rung in Ladder.load("masks.json"))
     assert "blend" not in output and "refined by" not in output
-    assert "PSNR in decibels to the run of 6 steps: mean and standard error on 1 sample" in one_line(output)
+    assert "PSNR in decibels to the run of 6 steps: mean on 1 sample" in one_line(output)
     output, _ = worked(run_here(*usual, "--out", "fitted.json", "--teacher-steps", 12))
     assert all(rung.weights for rung in Ladder.load("fitted.json"))
     assert "blend" in output and "2 fit 4 " in one_line(output)
@@ -126,6 +134,22 @@ def test_search_fits_unless_it_is_told_not_to(folder, run_here):
     assert json.loads(output)["stopped"] == f"evaluations limit of {masks + 2}"
     phases = {step.phase for step in read_history(folder / "fitted.ledger.jsonl")}
     assert phases == {"ladder", "ladder, fitted"}  # where the climb starts has been scored by then
+
+
+@pytest.mark.parametrize("verb", ["fit", "align"])
+def test_a_dry_run_says_the_cost_and_stops(verb, folder, run_here):
+    """Close to what it then takes."""
+    before = sorted(path.name for path in folder.iterdir())
+    command = [verb, "plain.json", *PROMPTS, "--budget", 2]
+    output, errors = worked(run_here(*command, "--dry-run", "--json"))
+    told = json.loads(output)
+    assert errors == "" and told["sample_calls"] == sum(told["phases"].values())
+    said, errors = worked(run_here(*command, "--dry-run"))
+    assert errors == "" and said.startswith(f"{verb}: about {told['sample_calls']} sample-calls")
+    assert sorted(path.name for path in folder.iterdir()) == before
+    worked(run_here(*command, "--json"))
+    (line,) = Ladder.load(f"plain.{verb}.json")[2].refined
+    assert told["sample_calls"] == pytest.approx(line.calls, rel=0.25)
 
 
 def bad_inputs():
@@ -147,7 +171,7 @@ def bad_inputs():
     for text in ("two", "2.5", "nan", "", "3,,2", "9" * 5000):
         yield [*fit, f"--outputs={text}"], "cannot be read. Write numbers with commas between them."
     yield [*fit, "--ridges=weak"], "--ridges 'weak' cannot be read"
-    yield [*fit, "--ridges=nan"], "the ridge must be finite"
+    yield [*fit, "--ridges=nan"], "0.001 is usual"
     yield [*fit, "--outputs=0"], "blends 1 to 16 outputs, not 0"
     yield [*fit, "--outputs=17"], "16 outputs, not 17"
     yield ["fit", "residual.json", *PROMPTS], "reuses residuals, and only outputs"

@@ -220,19 +220,27 @@ class Ladder(Value):
         """K, steps of the full run."""
         return self.rungs[0].steps
 
+    def difference(self, other: Ladder) -> str | None:
+        """Why two ladders cannot become one, as a clause: another model or other settings; None if they can."""
+        if other.steps != self.steps:
+            return f"steps is {self.steps} in one and {other.steps} in the other"
+        for mine in self.rungs:
+            for theirs in other.rungs:
+                if mine.reuse != theirs.reuse:
+                    return f"reuse is {quote(mine.reuse)} in one and {quote(theirs.reuse)} in the other"
+                differs = mine.origin and theirs.origin and mine.origin.difference(theirs.origin)
+                if differs:
+                    return differs
+        return None
+
     def merged(self, other: Ladder) -> Ladder:
         """This ladder with another's rungs, which replace those of the same budget.
 
         Rungs of another model or other settings are refused: one ladder is for one pipeline.
         """
-        if other.steps != self.steps:
-            raise PolicyError(f"ladders of {self.steps} and of {other.steps} steps cannot become one. Keep them apart.")
-        for mine in self.rungs:
-            for theirs in other.rungs:
-                differs = mine.origin and theirs.origin and mine.origin.difference(theirs.origin)
-                if differs or mine.reuse != theirs.reuse:
-                    clause = differs or f"reuse is {quote(mine.reuse)} in one and {quote(theirs.reuse)} in the other"
-                    raise PolicyError(f"these ladders cannot become one: {clause}. Keep them in two files.")
+        differs = self.difference(other)
+        if differs:
+            raise PolicyError(f"these ladders cannot become one: {differs}. Keep them in two files.")
         return Ladder.of(({rung.budget: rung for rung in (*self.rungs, *other.rungs)}).values())
 
     def __str__(self) -> str:

@@ -33,13 +33,13 @@ from budcache.cli.common import (
     say,
     settings_for,
 )
-from budcache.errors import PolicyError, SearchError
+from budcache.errors import BudcacheError, PolicyError, SearchError
 from budcache.events import Planned
 from budcache.jobs.config import POLISH, ROUNDS, SearchConfig
 from budcache.jobs.estimate import search_phases
 from budcache.jobs.search import search as find
-from budcache.mask import MAX_STEPS
-from budcache.policy import Ladder, Reuse
+from budcache.mask import MAX_STEPS, Mask
+from budcache.policy import Ladder, Policy, Reuse
 from budcache.samples.samples import split
 from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy, strategy
 from budcache.wording import quote
@@ -116,7 +116,7 @@ def search(
         tell_cost(planned, as_json)
         return
     check_writable(out_path)
-    there = None if force or not out_path.exists() else Ladder.load(out_path)
+    there = None if force else _there(out_path)
     pipe = open_pipeline(model, device, dtype)
     settings = settings_for(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
@@ -151,6 +151,14 @@ def search(
     _tell(model, ladder, written, out_path, kept, time.perf_counter() - begin, as_json)
 
 
+def _there(out_path: Path) -> Ladder | None:
+    """The ladder that is at --out already, if one is."""
+    try:
+        return Ladder.load(out_path) if out_path.exists() else None
+    except BudcacheError as error:
+        raise PolicyError(f"{error} Choose another --out, or replace it with --force.") from None
+
+
 def _check_same(
     there: Ladder | None, pipe: Any, config: SearchConfig, settings: dict[str, Any], out_path: Path
 ) -> None:
@@ -159,13 +167,9 @@ def _check_same(
 
     if there is None:
         return
-    ours = Setup(pipe, config.steps, teacher_steps=config.teacher_steps).origin([settings])
-    theirs = there.rungs[0].origin
-    differs = None if theirs is None else theirs.difference(ours)
-    if there.steps != config.steps:
-        differs = f"steps is {there.steps} in one and {config.steps} in the other"
-    elif there.rungs[0].reuse != config.reuse:
-        differs = f"reuse is {there.rungs[0].reuse} in one and {config.reuse} in the other"
+    origin = Setup(pipe, config.steps, teacher_steps=config.teacher_steps).origin([settings])
+    ours = Policy(mask=Mask.full(config.steps), reuse=config.reuse, origin=origin)
+    differs = there.difference(Ladder.of([ours]))
     if differs is not None:
         raise PolicyError(
             f"{out_path} holds a ladder that this search does not belong to: {differs}. "

@@ -77,16 +77,22 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     """What the columns mean."""
     first = rungs[0]
     lines = [f"{COMPUTED} computes, {REUSED} reuses"]
-    if first.quality is not None and first.quality.psnr is not None:
+    measured = [rung.quality for rung in rungs if rung.quality is not None and rung.quality.psnr is not None]
+    if measured:
         steps = (first.origin and first.origin.teacher_steps) or first.steps
-        count = first.quality.samples
-        lines.append(
-            f"PSNR in decibels to the run of {steps} steps: mean and standard error on {several(count, 'sample')} kept "
-            "out of the search; loss on the others"
+        counts = sorted({quality.samples for quality in measured if quality.samples is not None})
+        on = (
+            several(counts[0] if counts else None, "sample")
+            if len(counts) < 2
+            else f"{counts[0]} to {counts[-1]} samples"
         )
-        if first.quality.used_to_choose:
+        what = "mean" if all(quality.psnr_error is None for quality in measured) else "mean and standard error"
+        lines.append(
+            f"PSNR in decibels to the run of {steps} steps: {what} on {on} kept out of the search; loss on the others"
+        )
+        if any(quality.used_to_choose for quality in measured):
             lines.append("the policies were also chosen by these samples, so on new prompts expect a little less")
-        if count is not None and count < FEW:
+        if counts and counts[0] < FEW:
             lines.append("(few samples: with more prompts these numbers say more)")
     return [Text(line, style="dim") for line in lines]
 
