@@ -138,7 +138,7 @@ def align(
     ] = None,
     mean: Annotated[
         Literal["arithmetic", "geometric"] | None,
-        typer.Option(help="Of the prompts' errors, what is to become small.", show_default=MEANS),
+        typer.Option(help="Which mean of the prompts' errors is made small.", show_default=MEANS),
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Updates between looks at the held-out loss.")] = 10,
     objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",

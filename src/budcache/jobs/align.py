@@ -67,7 +67,7 @@ def align(
         epochs: how often to go through the samples to learn on, each time from other noise.
         rate: AdamW's learning rate, which falls along a cosine to zero; there is no weight decay. None is the paper's
             1e-3 for noise levels alone, and 1e-2 where there are blend weights.
-        mean: of the samples' errors, what is to become small: "arithmetic", as in the paper, or "geometric", in which
+        mean: which mean of the samples' errors is made small: "arithmetic", as in the paper, or "geometric", in which
             each counts relative to its own error. None is the first for noise levels alone, the second with weights.
         every: after how many updates to look at the selection samples.
         objective: the squared error of final latents, or of decoded pictures.

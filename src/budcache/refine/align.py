@@ -73,7 +73,7 @@ class Descent:
         start: where to begin; its sigmas are the reference schedule.
         updates: how many there will be: the learning rate falls along a cosine over them.
         rate: AdamW's learning rate at the beginning; there is no weight decay.
-        mean: of the lessons' errors, what is to become small.
+        mean: which mean of the lessons' errors is made small.
     """
 
     def __init__(self, start: Policy, updates: int, *, rate: float = 1e-3, mean: Mean = "arithmetic") -> None:
