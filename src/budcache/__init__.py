@@ -11,7 +11,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from budcache.errors import BudcacheError, BudcacheWarning, FileError, PipelineError, PolicyError, SearchError
+from budcache.errors import (
+    BudcacheError,
+    BudcacheWarning,
+    FileError,
+    PipelineError,
+    PolicyError,
+    RecordError,
+    SearchError,
+)
 from budcache.jobs.align import align
 from budcache.jobs.estimate import estimate
 from budcache.jobs.fit import fit
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
     from budcache.models import load
     from budcache.numerics.model import Model, OutputReuse
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
+    from budcache.pipeline.recording import recording
+    from budcache.records.record import Record
 
 __version__ = "0.2.0"
 
@@ -44,6 +54,8 @@ __all__ = [
     "Policy",
     "PolicyError",
     "Quality",
+    "Record",
+    "RecordError",
     "Refined",
     "SearchError",
     "align",
@@ -53,6 +65,7 @@ __all__ = [
     "estimate",
     "fit",
     "load",
+    "recording",
     "search",
 ]
 
@@ -67,6 +80,8 @@ _LATE = {
     "compare": "budcache.jobs.compare",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
+    "Record": "budcache.records.record",
+    "recording": "budcache.pipeline.recording",
     # What of ours a saved pipeline holds. diffusers looks these classes and their bases up in the module that the
     # classes name: this one, so that `import budcache` is enough to load such a pipeline.
     "CappedTokenizer": "budcache.models.tokenizer",

@@ -14,6 +14,7 @@ __all__ = [
     "JournalError",
     "PipelineError",
     "PolicyError",
+    "RecordError",
     "SearchError",
 ]
 
@@ -32,6 +33,10 @@ class PipelineError(BudcacheError):
 
 class SearchError(BudcacheError, ValueError):
     """A search that cannot be started, or cannot go on."""
+
+
+class RecordError(SearchError):
+    """A record of full runs that cannot be used: damaged, empty, or of another pipeline."""
 
 
 class FileError(BudcacheError, OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,6 +13,13 @@ from budcache.storage.schema import Count, Number, Seed, Settings, Text, Value
 from budcache.wording import quote, several
 
 __all__ = ["Origin", "Quality", "Refined", "Searched"]
+
+
+# What has to be the same for two policies to be rungs of one ladder.
+SETTINGS = (
+    *("model", "pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings"),
+    *("height", "width", "frames", "guidance", "teacher_steps"),
+)
 
 
 class Origin(Value):
@@ -40,20 +48,13 @@ class Origin(Value):
     def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in handler(self).items() if value not in (None, [], (), {})}
 
-    def difference(self, other: Origin) -> str | None:
+    def difference(self, other: Origin, settings: Iterable[str] = SETTINGS) -> str | None:
         """In what two origins differ that a policy's quality depends on, as a clause; None if in nothing."""
-        for name in _SETTINGS:
+        for name in settings:
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
                 return f"{name} is {quote(ours)} in one and {quote(theirs)} in the other"
         return None
-
-
-# What has to be the same for two policies to be rungs of one ladder.
-_SETTINGS = (
-    *("model", "pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings"),
-    *("height", "width", "frames", "guidance", "teacher_steps"),
-)
 
 
 class Quality(Value):
@@ -68,6 +69,8 @@ class Quality(Value):
     samples: Count | None = None
     # Whether the policy was chosen by these very samples; what is measured on them is then optimistic.
     used_to_choose: Annotated[bool, Strict()] | None = None
+    # Whether its weights were fitted on them, too: then expect clearly less on new prompts.
+    used_to_fit: Annotated[bool, Strict()] | None = None
 
     @property
     def text(self) -> str | None:

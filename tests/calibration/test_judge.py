@@ -105,7 +105,7 @@ def test_what_was_compared_is_measured_without_a_call():
     assert judge.best([*POLICIES, BLEND]) is best
     assert judge.calls == before
     judge.forget()
-    judge.quality(BLEND, used_to_choose=True)
+    judge.quality(BLEND.model_copy(update={"weights": ((0.9,), *BLEND.weights[1:])}), used_to_choose=True)
     assert judge.calls == before + 3 * BLEND.budget
 
 

@@ -96,8 +96,8 @@ def test_a_search_costs_what_it_said_and_says_how_far_it_is(case):
 
 @pytest.mark.parametrize("prompts", [8, 16])
 def test_the_search_of_the_readme_costs_what_was_measured(prompts):
-    """tiny-flux, 28 steps: 5,974 sample-calls with 8 prompts, 11,964 with 16."""
-    told = budcache.estimate(steps=28, budgets=range(4, 13), prompts=prompts)
+    """tiny-flux, 28 steps, the ladder: 5,974 sample-calls with 8 prompts, 11,964 with 16."""
+    told = budcache.estimate(steps=28, budgets=range(4, 13), prompts=prompts, strategy="ladder")
     assert told.sample_calls == pytest.approx({8: 5974, 16: 11964}[prompts], rel=0.05)
 
 
@@ -215,7 +215,7 @@ def test_in_a_terminal_there_is_a_bar_unless_told_otherwise(monkeypatch):
 
 def test_a_bar_is_closed_when_a_search_fails(capsys):
     with pytest.raises(SearchError, match="before any budget"):
-        search(**QUICK, progress=True, limits=Limits(evaluations=1))
+        search(**QUICK, strategy="ladder", progress=True, limits=Limits(evaluations=1))
     shown = capsys.readouterr().err
     assert "search, searching" in shown and shown.endswith("\n")
 
@@ -228,5 +228,5 @@ def test_the_logger_gets_the_cost_every_rung_and_in_detail_every_score(caplog):
     first = f"search will take about {told.sample_calls} sample-calls: full runs 6, searching "
     assert lines[0][0] == "INFO" and lines[0][1].startswith(first)
     assert [text for level, text in lines if level == "INFO"][1:] == [f"search: {ladder[2]}"]
-    scores = [text for level, text in lines if level == "DEBUG" and text.startswith("ladder ")]
+    scores = [text for level, text in lines if level == "DEBUG" and text.startswith("paths")]
     assert len(scores) == len(ladder.searched.history)

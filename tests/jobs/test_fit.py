@@ -36,7 +36,7 @@ def pipeline(name):
 
 
 def search(**more):
-    usual = {"steps": STEPS, "budgets": BUDGETS, "prompts": TEXTS, "call": shared(FLUX)}
+    usual = {"steps": STEPS, "budgets": BUDGETS, "prompts": TEXTS, "strategy": "ladder", "call": shared(FLUX)}
     return budcache.search(pipeline("flux"), **{**usual, **more})
 
 

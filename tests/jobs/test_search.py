@@ -35,7 +35,7 @@ def pipe():
 def search(pipe, *, call=(), **more):
     """A search with plain reuse, if not told otherwise; what fitted reuse adds is in test_fit.py."""
     texts = {} if {"prompts", "samples"} & set(more) else {"prompts": TEXTS}
-    usual = {"steps": STEPS, "budgets": BUDGETS, "fit": False, **texts}
+    usual = {"steps": STEPS, "budgets": BUDGETS, "strategy": "ladder", "fit": False, **texts}
     return budcache.search(pipe, call={**SHARED, **dict(call)}, **{**usual, **more})
 
 
@@ -100,7 +100,9 @@ def refused(says, error=SearchError, **more):
 
 
 def test_a_ladder_with_a_rung_for_each_budget(pipe):
-    ladder = budcache.search(pipe, steps=STEPS, budgets=BUDGETS, prompts=TEXTS, fit=False, call=SHARED)
+    ladder = budcache.search(
+        pipe, steps=STEPS, budgets=BUDGETS, prompts=TEXTS, strategy="ladder", fit=False, call=SHARED
+    )
     assert isinstance(ladder, Ladder)
     assert ladder.budgets == BUDGETS
     assert all(rung.mask in Space(STEPS, budget) for budget, rung in zip(BUDGETS, ladder, strict=True))
@@ -375,7 +377,7 @@ def test_a_ledger_is_written_and_gone_on_with(pipe, tmp_path):
     assert known(whole) == known(plain_search())
     history = plain_search().searched.history
     assert [step.mask for step in whole.searched.history] == [step.mask for step in history]
-    assert whole.searched.earlier == half.searched.history[-1].sample_calls
+    assert whole.searched.earlier == half.searched.calls
     assert whole.searched.calls > whole.searched.earlier
     with counted(FLUX, pipe) as heard:
         again = search(pipe, ledger=path)

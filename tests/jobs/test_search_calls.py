@@ -71,8 +71,9 @@ def test_the_finalists_are_each_run_once_and_decoded_for_nothing(zoo, budget):
     plain, calls = searched(zoo, budgets=budget, strategy="uniform", fit=False)
     assert calls == (on + aside) * STEPS + on * each + aside * each
     fitted, calls = searched(zoo, budgets=budget, strategy="uniform", fit=True)
-    # With plain and fitted reuse; then three other fits, made on the one part of the samples and tried on the other.
-    assert calls == (on + aside) * STEPS + (on + aside) * each * (2 + 3)
+    # With plain and fitted reuse; then three other fits, made on the one part of the samples and tried on the other,
+    # where what they agree on so far is shared: a first row of one output is the same in all of them.
+    assert (on + aside) * STEPS + on * each * 5 <= calls <= (on + aside) * STEPS + (on + aside) * each * (2 + 3)
     assert fitted[budget].mask == plain[budget].mask
 
 
@@ -97,7 +98,7 @@ def test_a_ledger_tells_objectives_apart_by_what_they_compute(zoo, tmp_path):
     again, more = searched(zoo, objective=weighted(1.0), **options)
     assert again.budgets == first.budgets
     assert [rung.mask for rung in again] == [rung.mask for rung in first]
-    assert again.searched.earlier == first.searched.history[-1].sample_calls  # what a ledger knows of
+    assert again.searched.earlier == first.searched.calls == spent
     assert again.searched.calls == again.searched.earlier + more
     assert more < spent  # full runs and the choice are made anew, masks are not
     with pytest.raises(SearchError, match=r"with objective = 'loss \w+', this one has 'loss \w+'"):

@@ -17,7 +17,7 @@ from budcache import FileError, Mask, SearchError
 from budcache.calibration.score import Score
 from budcache.strategies import STRATEGIES, Anneal, Ask, Ledger, Limits, Space, drive, read_history
 from budcache.strategies.ledger import FORMAT
-from budcache.testing import toy_score
+from budcache.testing import ready, toy_score
 
 STEPS, BUDGETS = 10, (3, 4)
 SEARCH = {"model": "toy", "steps": STEPS, "prompts_hash": "abc", "seed": 0, "adapters": ["one"], "height": None}
@@ -66,7 +66,7 @@ def path(tmp_path):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_resumed_search_is_the_same_search(path, name):
-    plan = STRATEGIES[name]
+    plan = ready(STRATEGIES[name], STEPS)
     whole = alone(plan)
     for limit in (1, 7, 20):  # three times interrupted
         stopped, _ = search(path, plan, limits=Limits(evaluations=limit))

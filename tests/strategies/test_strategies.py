@@ -31,7 +31,7 @@ from budcache.strategies import (
     strategy,
 )
 from budcache.strategies.anneal import climb
-from budcache.testing import toy_score
+from budcache.testing import ready, toy_score
 
 HOT = {"hot": 1e12, "cold": 1e11}  # everything is accepted
 COLD = {"hot": 1e-200, "cold": 1e-201}  # only what is no worse
@@ -527,7 +527,7 @@ def test_exhaustive_finds_the_optimum(budget):
 
 def test_nothing_ends_below_the_optimum():
     floor = min(losses(12, 4).values())
-    ends = {name: lowest(run(plan, 12, [4]), 4) for name, plan in STRATEGIES.items()}
+    ends = {name: lowest(run(ready(plan, 12), 12, [4]), 4) for name, plan in STRATEGIES.items()}
     assert ends["exhaustive"] == floor
     assert all(end >= floor for end in ends.values())
     assert ends["uniform"] > floor  # or the toy would be too easy to tell them apart

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from budcache.numerics.rollout import State, coast, compute, rollout
 from budcache.numerics.solvers import Solver
 from budcache.plan import Plan
 from budcache.policy import Policy
+from budcache.records.gram import Array, Grams, gram_of
 
 __all__ = ["Calibration"]
 
@@ -28,6 +30,7 @@ class Calibration:
         teacher_sigmas: levels of another teacher, finer than the full run (F7); None is the full run itself.
         spent: sample-calls that were needed before, to be counted with the others.
         residual: whether reused steps repeat the trunk's residual instead of the output.
+        record: whether the full runs are also kept as inner products (F10).
         taught: called after each full run with the sample-calls that these have taken so far.
 
     Attributes:
@@ -42,6 +45,7 @@ class Calibration:
         teacher_sigmas: Tensor | None = None,
         spent: int = 0,
         residual: bool = False,
+        record: bool = False,
         taught: Callable[[int], None] | None = None,
     ) -> None:
         if not runs:
@@ -56,6 +60,7 @@ class Calibration:
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]
         self._teachers: list[list[Tensor]] = []
+        self._products: list[Array] | None = [] if record else None
         for run in self.runs:
             self._teachers.append(self._teach(run, teacher_sigmas))
             if taught is not None:
@@ -135,16 +140,30 @@ class Calibration:
                 'give the scheduler timestep_spacing="trailing".'
             )
         solver = run.solver(finer)
-        state, states = State(run.noise), [run.noise.cpu()]
+        state, states, outputs = State(run.noise), [run.noise.cpu()], list[Tensor]()
         for k in range(len(levels) - 1):
             state = compute(run, state, levels)
+            if self._products is not None:
+                outputs.append(state.outputs[0].cpu())
             state = coast(state, state.outputs[0], k + 1, levels, solver)[-1]
             states.append(state.x.cpu())
         if not torch.isfinite(states[-1]).all():
             raise SearchError(
                 "the full run itself ends in numbers that are not finite. Check the model and its number format."
             )
-        return states if finer is None else [_between(states, levels, sigma) for sigma in run.sigmas]
+        if finer is not None:
+            states = [_between(states, levels, sigma) for sigma in run.sigmas]
+            outputs = [_between(outputs, levels[:-1], sigma) for sigma in run.sigmas[:-1]] if outputs else []
+        if self._products is not None:
+            self._products.append(gram_of(states, outputs))
+        return states
+
+    @property
+    def grams(self) -> Grams:
+        """The full runs as inner products, if they were recorded."""
+        if not self._products:
+            raise SearchError("these full runs were not recorded.")
+        return Grams(self.runs[0].sigmas.double().cpu().numpy(), np.concatenate(self._products))
 
 
 def _between(states: Sequence[Tensor], levels: Tensor, sigma: Tensor) -> Tensor:

@@ -18,15 +18,24 @@ class Score:
         arrivals: `arrivals[j]` has each sample's error at step j after the last computed step, reached by reuse alone
             (index K stands for the end); None up to it. Computing step j from there would cost one call more: this is
             what the ladder climbs on.
+        rows: the blend weights that were fitted, one row per computed step; None is plain reuse.
+        ratios: the PSNR of each sample's picture to the full run's, where pictures were looked at.
     """
 
     losses: tuple[float, ...]
     arrivals: tuple[tuple[float, ...] | None, ...] = ()
+    rows: tuple[tuple[float, ...], ...] | None = None
+    ratios: tuple[float, ...] | None = None
 
     @property
     def loss(self) -> float:
         """The paper's loss: the mean over samples."""
         return mean(self.losses)
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """What to choose by: the errors of the pictures if they were looked at, or else the losses."""
+        return self.losses if self.ratios is None else tuple(10 ** (-ratio / 10) for ratio in self.ratios)
 
     def arrival(self, step: int) -> float:
         """One number for the errors on arriving at a step."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from budcache.calibration.calibration import Calibration
 from budcache.calibration.objectives import squared_errors
@@ -13,6 +15,9 @@ from budcache.calibration.prefixes import Prefixes
 from budcache.calibration.score import Score
 from budcache.mask import Mask
 from budcache.plan import Stretch
+
+if TYPE_CHECKING:
+    from budcache.calibration.pictures import Pictures
 
 __all__ = ["PlainScorer", "Scorer"]
 
@@ -24,12 +29,15 @@ class Scorer(ABC):
         calibration: the samples, with their teachers.
         outputs: how many outputs a blend may need.
         memory: bytes that may be spent on remembered states; 0 remembers none. The scores are the same.
+        pictures: who looks at the decoded pictures, too; None does not decode.
     """
 
     kind: str  # of reuse, as ledgers call it
 
-    def __init__(self, calibration: Calibration, *, outputs: int = 1, memory: int = 0) -> None:
-        self.calibration = calibration
+    def __init__(
+        self, calibration: Calibration, *, outputs: int = 1, memory: int = 0, pictures: Pictures | None = None
+    ) -> None:
+        self.calibration, self.pictures = calibration, pictures
         self.prefixes = Prefixes(calibration, outputs, memory)
 
     def score_many(self, masks: Iterable[Mask]) -> Iterator[Score]:
@@ -37,6 +45,17 @@ class Scorer(ABC):
         for mask in masks:
             self.calibration.check(mask)
             yield self.score(mask)
+
+    def scored(
+        self,
+        mask: Mask,
+        finals: Sequence[Tensor],
+        arrivals: tuple[tuple[float, ...] | None, ...],
+        rows: tuple[tuple[float, ...], ...] | None = None,
+    ) -> Score:
+        """What the final latents of a mask come to."""
+        losses = self.calibration.checked_losses(mask, finals)
+        return Score(losses, arrivals, rows, None if self.pictures is None else self.pictures.ratios(finals))
 
     @abstractmethod
     def score(self, mask: Mask) -> Score:
@@ -59,4 +78,4 @@ class PlainScorer(Scorer):
         for j in range(calibration.steps - last):
             pairs = [(xs[j], calibration.trajectory(i)[last + 1 + j]) for i, xs in enumerate(rolled)]
             arrivals.append(tuple(torch.cat([squared_errors(*pair) for pair in pairs]).tolist()))
-        return Score(calibration.checked_losses(mask, [xs[-1] for xs in rolled]), tuple(arrivals))
+        return self.scored(mask, [xs[-1] for xs in rolled], tuple(arrivals))

@@ -6,10 +6,11 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from budcache.calibration.aggregate import Care
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     Count,
@@ -35,14 +36,16 @@ from budcache.cli.common import (
 )
 from budcache.errors import BudcacheError, PolicyError, SearchError
 from budcache.events import Planned
-from budcache.jobs.config import POLISH, ROUNDS, SearchConfig
+from budcache.jobs.config import POLISH, ROUNDS, SearchConfig, taken_strategy
 from budcache.jobs.estimate import search_phases
 from budcache.jobs.search import search as find
 from budcache.mask import MAX_STEPS, Mask
 from budcache.policy import Ladder, Policy, Reuse
-from budcache.samples.samples import split
-from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy, strategy
+from budcache.strategies import STRATEGIES, LadderSearch, Limits, Paths, Strategy
 from budcache.wording import quote
+
+if TYPE_CHECKING:
+    from budcache.records.record import Record
 
 
 @command
@@ -57,8 +60,13 @@ def search(
     prompts: PromptFile = None,
     count: Count = None,
     strategy_name: Annotated[
-        str, typer.Option("--strategy", help=f"One of {', '.join(STRATEGIES)}; or anneal-r3-sa50, and so on.")
-    ] = "ladder",
+        str | None,
+        typer.Option(
+            "--strategy",
+            help=f"One of {', '.join(STRATEGIES)}; or anneal-r3-sa50, and so on.",
+            show_default="paths; ladder with residual reuse",
+        ),
+    ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
     polish: Annotated[int, typer.Option(min=0, help="Climb from each rung by moves this far; 0: no climb.")] = POLISH,
     rounds: Annotated[
@@ -72,6 +80,7 @@ def search(
     objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of the first sample.")] = 0,
     selection: Annotated[int | None, typer.Option(min=0, help="Samples kept for judging finalists.")] = None,
+    care: Annotated[Care, typer.Option(help="Choose by typical errors, or by those of the worst samples.")] = "typical",
     batch: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 1,
     height: Height = None,
     width: Width = None,
@@ -83,6 +92,9 @@ def search(
     max_evaluations: Annotated[int | None, typer.Option(min=1, help="Stop searching after so many masks.")] = None,
     state_memory: Annotated[str, typer.Option(help="For remembered states: 500M, 2G, 0.")] = "2G",
     ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Full runs recorded before; paths are found from these, too.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a ladder of another model or settings at --out.")
     ] = False,
@@ -96,7 +108,7 @@ def search(
     config = SearchConfig(
         steps,
         tuple(parse_budgets(budgets)),
-        _strategy(strategy_name, beam),
+        _strategy(strategy_name, reuse, beam),
         reuse,
         fit,
         polish,
@@ -108,9 +120,11 @@ def search(
         objective,
         Limits(max_calls, max_seconds, max_evaluations),
         parse_bytes(state_memory),
+        care,
     )
+    runs = _record(record, config)
     texts = calibration_prompts(model, prompt or [], prompts, count)
-    split(texts, selection)
+    config.searched_on(len(texts))
     planned = Planned("search", search_phases(config, len(texts)))
     if dry_run:
         tell_cost(planned, as_json)
@@ -139,9 +153,11 @@ def search(
             objective=objective,
             seed=seed,
             selection=selection,
+            care=care,
             batch=batch,
             limits=config.limits,
             ledger=kept,
+            record=runs,
             state_memory=config.state_memory,
             progress=False,
             watch=bar,
@@ -236,10 +252,23 @@ def parse_rounds(text: str) -> int | None:
     return int(text)
 
 
-def _strategy(name: str, beam: int) -> Strategy:
-    found = strategy(name)
+def _record(path: Path | None, config: SearchConfig) -> Record | None:
+    """The record that a search starts from, if there is to be one."""
+    if path is None:
+        return None
+    if not isinstance(config.strategy, Paths):
+        raise SearchError("--record is for paths, which are found from full runs. Leave it out, or --strategy.")
+    from budcache.records.record import Record
+
+    found = Record.load(path)
+    found.of(config.steps)
+    return found
+
+
+def _strategy(name: str | None, reuse: Reuse, beam: int) -> Strategy:
+    found = taken_strategy(name, reuse)
     if isinstance(found, LadderSearch):
         return replace(found, beam=beam)
     if beam != 1:
-        raise SearchError(f"--beam belongs to the ladder, not to {name}. Leave it out.")
+        raise SearchError(f"--beam belongs to the ladder, not to {name or 'paths'}. Leave it out.")
     return found

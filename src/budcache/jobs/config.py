@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 from budcache.errors import SearchError
 from budcache.mask import MAX_STEPS
 from budcache.policy import Ladder, Reuse
-from budcache.strategies import LadderSearch, Limits, Polished, Strategy
+from budcache.samples.samples import split
+from budcache.strategies import STRATEGIES, Limits, Paths, Polished, Strategy
 from budcache.strategies import strategy as by_name
 from budcache.wording import nearest, several
 
 if TYPE_CHECKING:
+    from budcache.calibration.aggregate import Care
     from budcache.calibration.objectives import ObjectiveLike
     from budcache.refine.align import Mean
     from budcache.refine.fit import Target
@@ -24,6 +26,7 @@ __all__ = ["AlignConfig", "FitConfig", "SearchConfig", "known_options", "one_or_
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
+FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 
 P = ParamSpec("P")
@@ -50,13 +53,20 @@ def one_or_several(budgets: int | Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({budgets} if isinstance(budgets, int) else set(budgets)))
 
 
+def taken_strategy(strategy: str | Strategy | None, reuse: Reuse) -> Strategy:
+    """A strategy by its name; None is paths, or the ladder where there are none: residuals do not add up (F1)."""
+    if strategy is None:
+        return STRATEGIES["paths" if reuse == "output" else "ladder"]
+    return by_name(strategy) if isinstance(strategy, str) else strategy
+
+
 @dataclass(frozen=True)
 class SearchConfig:
     """How a search goes; see `budcache.search` for what each field means."""
 
     steps: int
     budgets: tuple[int, ...]
-    strategy: Strategy = field(default_factory=LadderSearch)
+    strategy: Strategy = STRATEGIES["paths"]
     reuse: Reuse = "output"
     fit: bool | None = None
     polish: int = POLISH
@@ -68,6 +78,7 @@ class SearchConfig:
     objective: ObjectiveLike = "latent"
     limits: Limits = field(default_factory=Limits)
     state_memory: int = STATE_MEMORY
+    care: Care = "typical"
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets, self.steps)
@@ -82,13 +93,24 @@ class SearchConfig:
             raise SearchError('only reuse="output" can be fitted. Leave fit out, or use output reuse.')
         if self.state_memory < 0:
             raise SearchError(f"a memory of {self.state_memory} bytes is not possible. Choose 0 or more.")
+        if self.care not in ("typical", "worst"):
+            raise SearchError(f"there is no care {self.care!r}. Use 'typical' or 'worst'.")
         Polished(None, (), self.polish, self.rounds)
+        if isinstance(self.strategy, Paths):
+            if self.reuse != "output":
+                raise SearchError('paths are for reuse="output": residuals do not add up. Use strategy="ladder".')
+            return
         next(self.first.propose(self.steps, self.budgets, Random(self.seed)), None)  # what refuses these numbers
 
     @property
     def fitted(self) -> bool:
         """Whether reuse is fitted: where it can be, unless told otherwise."""
         return self.reuse == "output" if self.fit is None else self.fit
+
+    def searched_on(self, samples: int) -> int:
+        """How many of the samples to search on; the others choose."""
+        all_for_both = isinstance(self.strategy, Paths) and samples < FEW and self.selection is None
+        return split(range(samples), 0 if all_for_both else self.selection)
 
     @property
     def first(self) -> Strategy:

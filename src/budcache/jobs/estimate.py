@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from budcache.events import Phase, Planned
-from budcache.jobs.config import POLISH, ROUNDS, AlignConfig, FitConfig, SearchConfig, known_options, one_or_several
+from budcache.jobs.config import (
+    POLISH,
+    ROUNDS,
+    AlignConfig,
+    FitConfig,
+    SearchConfig,
+    known_options,
+    one_or_several,
+    taken_strategy,
+)
 from budcache.jobs.refining import SETTINGS
 from budcache.policy import Reuse
 from budcache.samples.samples import split
-from budcache.strategies import LadderSearch, Space, Strategy
-from budcache.strategies import strategy as by_name
+from budcache.strategies import LadderSearch, Paths, Space, Strategy
 
 __all__ = ["align_phases", "estimate", "fit_phases", "put_aside", "search_phases"]
 
@@ -20,6 +28,7 @@ FINALISTS = 3  # per budget and kind of reuse, judged on the selection samples
 # Measured, on tiny-flux and on small random models (tests/jobs/test_estimate.py holds them to it):
 SHARED = 2.5  # a mask of a search that is not a ladder takes B / 2.5 calls: those that agree so far share states (F4)
 SHARING = 0.65  # the same among the finalists of one budget
+PATHS_SHARING = 0.85  # the same among the candidates of paths, whose rows are fitted
 NEW_STARTS = 0.55  # of the best plain masks' calls, those that the fitted ladder has not made already
 PLAIN_FINALISTS, FITTED_FINALISTS = 3.8, 4.4  # different ones, the uniform mask among them
 CLIMB = 2  # rounds of a climb from a mask that a search has found: the second often finds nothing better
@@ -32,7 +41,7 @@ def estimate(
     steps: int,
     budgets: int | Iterable[int],
     prompts: int,
-    strategy: str | Strategy = "ladder",
+    strategy: str | Strategy | None = None,
     reuse: Reuse = "output",
     fit: bool | None = None,
     polish: int = POLISH,
@@ -55,7 +64,7 @@ def estimate(
     config = SearchConfig(
         steps,
         one_or_several(budgets),
-        strategy=by_name(strategy) if isinstance(strategy, str) else strategy,
+        strategy=taken_strategy(strategy, reuse),
         reuse=reuse,
         fit=fit,
         polish=polish,
@@ -72,8 +81,10 @@ def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
     A run's first step is computed when the pipeline is opened, as the first of the full run; so a mask of B computed
     steps takes B - 1 calls, and fewer where masks that agree so far share their states.
     """
-    searched_on = split(range(samples), config.selection)
+    searched_on = config.searched_on(samples)
     kept_out, full = samples - searched_on, config.teacher_steps or config.steps
+    if isinstance(config.strategy, Paths):
+        return _path_phases(config, searched_on, kept_out, full)
     ladder = isinstance(config.strategy, LadderSearch)
     per_mask = max(1.0, sum(config.budgets) / len(config.budgets) / SHARED)
     masks = config.strategy.expected(config.steps, config.budgets) or 0
@@ -91,6 +102,20 @@ def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
     if kept_out:
         choice = behind_first * _choice(config, searched_on, kept_out)
         phases.append(Phase(CHOOSING, round(kept_out * full + choice)))
+    return tuple(phases)
+
+
+def _path_phases(config: SearchConfig, searched_on: int, kept_out: int, full: int) -> tuple[Phase, ...]:
+    """Each candidate is run once by all samples; those that agree so far share their states."""
+    masks = (config.strategy.expected(config.steps, config.budgets) or 0) / len(config.budgets)
+    tried = masks * PATHS_SHARING * sum(budget - 1 for budget in config.budgets)
+    per_mask = max(1.0, sum(config.budgets) / len(config.budgets) / SHARED)
+    phases = [
+        Phase(FULL_RUNS, searched_on * full),
+        Phase(SEARCHING, round(searched_on * (tried + _climb(config) * per_mask))),
+    ]
+    if kept_out:
+        phases.append(Phase(CHOOSING, round(kept_out * (full + tried))))
     return tuple(phases)
 
 

@@ -57,7 +57,7 @@ class Setup:
 
     @contextmanager
     def calibration(
-        self, samples: Sequence[Mapping[str, Any]], seed: int, taught: Taught | None = None
+        self, samples: Sequence[Mapping[str, Any]], seed: int, taught: Taught | None = None, record: bool = False
     ) -> Iterator[Calibration]:
         """Hold the pipeline open on samples, teachers run; sample i has seed + i."""
         from budcache.calibration.calibration import Calibration
@@ -82,6 +82,7 @@ class Setup:
                 teacher_sigmas=finer,
                 spent=0 if finer is None else 1,
                 residual=self.reuse == "residual",
+                record=record,
                 taught=taught,
             )
 

@@ -13,7 +13,8 @@ every search strategy works with fitted reuse as it does with plain reuse: only 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -27,6 +28,9 @@ from budcache.numerics.rollout import State
 from budcache.plan import Stretch
 from budcache.policy import MAX_BLEND
 from budcache.refine.equations import Equations
+
+if TYPE_CHECKING:
+    from budcache.calibration.pictures import Pictures
 
 __all__ = ["FittedScorer", "Rows", "Target", "check_blend"]
 
@@ -54,6 +58,7 @@ class FittedScorer(Scorer):
         balance: 0 lets samples count by their squared errors, so that the worst ones rule the fit; 1 lets each count
             relative to its own error, which suits measures in decibels.
         memory: bytes that may be spent on remembered states; 0 remembers none.
+        pictures: who looks at the decoded pictures, too; None does not decode.
     """
 
     kind = "fitted"
@@ -67,23 +72,25 @@ class FittedScorer(Scorer):
         target: Target = "next",
         balance: float = 1.0,
         memory: int = 0,
+        pictures: Pictures | None = None,
     ) -> None:
         check_blend(outputs, ridge)
         if target not in ("next", "final"):
             raise SearchError(f"there is no target {target!r}. Use 'next' or 'final'.")
-        super().__init__(calibration, outputs=outputs, memory=memory)
+        super().__init__(calibration, outputs=outputs, memory=memory, pictures=pictures)
         self.ridge, self.target, self.balance = ridge, target, balance
         self._fitted: dict[tuple[tuple[Stretch, ...], int], Stretch] = {}  # by the way so far, and the next step
 
     def score(self, mask: Mask) -> Score:
         """Roll a mask with fitted reuse on all samples and compare with the teacher; see `Scorer`."""
         after, steps = mask.computed[-1] + 1, self.calibration.steps
-        states = self.prefixes.at(self._before_last(mask))
+        before = self._before_last(mask)
+        states = self.prefixes.at(before)
         every = self._equations(states, after, steps)
         rows = [self._solve(equations, every[-1]) for equations in every]
         errors = [tuple(equations.errors(row).tolist()) for equations, row in zip(every, rows, strict=True)]
-        finals = self.prefixes.finals(states, Stretch(after - 1, steps, rows[-1]))
-        return Score(self.calibration.checked_losses(mask, finals), (*[None] * after, *errors))
+        last = Stretch(after - 1, steps, rows[-1])
+        return self.scored(mask, self.prefixes.finals(states, last), (*[None] * after, *errors), _rows((*before, last)))
 
     def rows(self, mask: Mask) -> Rows:
         """The blend weights of a mask, one row per computed step: the newest output's, then those before it."""
@@ -95,7 +102,7 @@ class FittedScorer(Scorer):
         states = self.prefixes.at(before)
         last = self._stretch(states, mask.computed[-1], self.calibration.steps)
         losses = self.calibration.checked_losses(mask, self.prefixes.finals(states, last))
-        return tuple(tuple(stretch.blend or ()) for stretch in (*before, last)), losses
+        return _rows((*before, last)), losses
 
     def _before_last(self, mask: Mask) -> tuple[Stretch, ...]:
         """The fitted stretches of a mask, without the last."""
@@ -131,3 +138,7 @@ class FittedScorer(Scorer):
                 missing = (teacher[end].to(here) - here).flatten(1)
                 part.append(Equations.of(moves, missing))
         return [Equations.join(part) for part in parts]
+
+
+def _rows(stretches: Sequence[Stretch]) -> Rows:
+    return tuple(tuple(stretch.blend or ()) for stretch in stretches)

@@ -11,6 +11,7 @@ from budcache.strategies.authors import Authors
 from budcache.strategies.exhaustive import Exhaustive
 from budcache.strategies.ladder import LadderSearch
 from budcache.strategies.ledger import Ledger, read_history
+from budcache.strategies.paths import Paths
 from budcache.strategies.polish import Polished
 from budcache.strategies.random_masks import RandomMasks
 from budcache.strategies.space import Space
@@ -27,6 +28,7 @@ __all__ = [
     "LadderSearch",
     "Ledger",
     "Limits",
+    "Paths",
     "Polished",
     "Proposals",
     "RandomMasks",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 STRATEGIES: dict[str, Strategy] = {
+    "paths": Paths(),
     "ladder": LadderSearch(),
     "anneal": Anneal(),
     **{f"anneal-{name}": preset for name, preset in anneal.PRESETS.items()},

@@ -66,14 +66,24 @@ class Ledger:
 
         return remembered
 
+    def note(self, calls: int) -> None:
+        """Write down what this run has spent in all: choosing comes after the last score."""
+        if self.spent + calls > self.calls:
+            self._journal.write({"spent": self.spent + calls})
+
     def close(self) -> None:
         """Let go of the file."""
         self._journal.close()
 
     def _read(self, entry: dict[str, Any]) -> None:
+        if "spent" in entry:
+            self.spent = max(self.spent, int(entry["spent"]))
+            return
         key = str(entry.get("reuse", "plain")), Mask.parse(entry["mask"])
         arrivals = [None if errors is None else tuple(map(float, errors)) for errors in entry["arrivals"]]
-        self.known[key] = Score(tuple(map(float, entry["losses"])), tuple(arrivals))
+        rows = entry.get("rows") and tuple(tuple(map(float, row)) for row in entry["rows"])
+        ratios = entry.get("ratios") and tuple(map(float, entry["ratios"]))
+        self.known[key] = Score(tuple(map(float, entry["losses"])), tuple(arrivals), rows or None, ratios or None)
         self._calls_then[key] = int(entry["calls"])
         self.spent = max(self.spent, int(entry["calls"]))
 
@@ -90,7 +100,7 @@ def read_history(path: str | os.PathLike[str]) -> list[Scored]:
                 f"{path} is the ledger of an alignment, not of a search. Show the policy that came of it, or align "
                 "with --plot."
             )
-        return [_scored(entry) for entry in entries[1:]]
+        return [_scored(entry) for entry in entries[1:] if "spent" not in entry]
     except SearchError:
         raise
     except OSError as error:

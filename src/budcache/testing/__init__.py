@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from budcache.testing.strategies import StrategyContract, toy_score
+from budcache.testing.strategies import StrategyContract, ready, toy_score
 
 if TYPE_CHECKING:
     from budcache.testing.baselines import BaselineContract
 
-__all__ = ["BaselineContract", "StrategyContract", "toy_score"]
+__all__ = ["BaselineContract", "StrategyContract", "ready", "toy_score"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,15 +18,17 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from random import Random
 from typing import Any, ClassVar
 
 from budcache.calibration.score import Score
 from budcache.mask import Mask
-from budcache.strategies import Ask, Found, Limits, ScoreMany, Strategy, drive
+from budcache.strategies import Ask, Found, Limits, Paths, ScoreMany, Strategy, drive
 
-__all__ = ["StrategyContract", "toy_score"]
+__all__ = ["StrategyContract", "ready", "toy_score"]
 
 Point = tuple[float, float]
 
@@ -71,6 +73,28 @@ def _many(score: Callable[[Mask], Score]) -> ScoreMany:
     return lambda ask: map(score, ask.masks)
 
 
+@dataclass(frozen=True)
+class ToyPaths:
+    """What full runs of the toy would say: its best masks, others for every power."""
+
+    steps: int
+
+    def __call__(self, budgets: Sequence[int], power: float, count: int = 1) -> dict[int, list[Mask]]:
+        """See `budcache.strategies.paths.Find`."""
+        score = toy_score(self.steps)
+
+        def best(budget: int) -> list[Mask]:
+            masks = [Mask.of(self.steps, (0, *rest)) for rest in combinations(range(1, self.steps), budget - 1)]
+            return sorted(masks, key=lambda mask: score(mask).loss)[int(power) :][:count] or masks[:1]
+
+        return {budget: best(budget) for budget in budgets}
+
+
+def ready(strategy: Strategy, steps: int) -> Strategy:
+    """A strategy as it can search on the toy: one that looks at full runs first is given some."""
+    return strategy.on(ToyPaths(steps)) if isinstance(strategy, Paths) else strategy
+
+
 class StrategyContract:
     """What a strategy promises. Subclass it and set `strategy`, or define a method of that name that returns one.
 
@@ -82,15 +106,20 @@ class StrategyContract:
     budgets: ClassVar[tuple[int, ...]] = (2, 3, 5)
     expects_nothing: ClassVar[bool] = False  # True for a strategy that cannot say how many masks it will score
 
-    def _strategy(self) -> Strategy:
+    def _strategy(self, steps: int | None = None) -> Strategy:
         given = self.strategy
         strategy: Strategy = given() if isinstance(given, type) or not hasattr(given, "propose") else given
-        return strategy
+        return ready(strategy, steps or self.steps)
 
     def _drive(self, *, steps: int | None = None, budgets: Iterable[int] = (), seed: int = 3, **more: Any) -> Found:
         steps = steps or self.steps
         return drive(
-            self._strategy(), _many(toy_score(steps)), steps=steps, budgets=budgets or self.budgets, seed=seed, **more
+            self._strategy(steps),
+            _many(toy_score(steps)),
+            steps=steps,
+            budgets=budgets or self.budgets,
+            seed=seed,
+            **more,
         )
 
     def test_asks_only_for_masks_of_the_space(self) -> None:

@@ -1,0 +1,267 @@
+"""A search: full runs, masks by a strategy, and the choice among the finalists of every budget."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from budcache.errors import SearchError
+from budcache.events import RungDone, Scored, Watch
+from budcache.jobs import estimate as phases
+from budcache.jobs.choosing import Candidate, best_candidate, best_with_fit, best_without_judge
+from budcache.jobs.config import SearchConfig
+from budcache.jobs.meter import Meter
+from budcache.jobs.refining import SETTINGS
+from budcache.jobs.setup import Setup
+from budcache.mask import Mask
+from budcache.policy import Ladder, Origin, Policy, Quality, Searched
+from budcache.records import LIKELIEST
+from budcache.strategies import STRATEGIES, Found, LadderSearch, Ledger, Paths, Polished, Strategy, drive
+
+if TYPE_CHECKING:
+    from budcache.calibration.calibration import Calibration
+    from budcache.calibration.judge import Judge
+    from budcache.calibration.scoring import Scorer
+    from budcache.records.paths import ShortestPaths
+    from budcache.records.record import Record
+    from budcache.refine.fit import FittedScorer
+
+T = TypeVar("T")
+
+__all__ = ["Search"]
+
+
+@dataclass
+class _Masks:
+    """What the search for masks has come to."""
+
+    found: Found  # with plain reuse; paths: with the reuse that is served
+    field: dict[int, list[Mask]]  # the finalists of every budget
+    fitted: Found | None = None
+    fitters: Sequence[FittedScorer] = ()
+
+
+@dataclass
+class Search:
+    """One search: full runs, masks, and the choice among the finalists."""
+
+    setup: Setup
+    config: SearchConfig
+    samples: Sequence[Mapping[str, Any]]
+    record: Record | None = None
+    ledger: Ledger | None = None
+
+    def __post_init__(self) -> None:
+        self.searched_on, self.limits = self.config.searched_on(len(self.samples)), self.config.limits
+        self.origin = self.setup.origin(
+            self.samples, seed=self.config.seed, strategy=_strategy_name(self.config.strategy)
+        )
+        self._calibrations: list[Calibration] = []
+
+    def run(self, ledger: str | os.PathLike[str] | None, watch: Watch) -> Ladder:
+        """Search, choose, and put the ladder together."""
+        config, begin = self.config, time.monotonic()
+        from_runs = isinstance(config.strategy, Paths)
+        with ExitStack() as stack:
+            if ledger is not None:
+                self.ledger = Ledger(ledger, self._identity())
+                stack.callback(self.ledger.close)
+                stack.callback(self._note_calls, self.ledger)
+            earlier = self.ledger.spent if self.ledger else 0
+            self.meter = Meter("search", watch, earlier)
+            self.meter.plan(phases.search_phases(config, len(self.samples)))
+            self.meter.phase(phases.FULL_RUNS)
+            searched_on = self.samples[: self.searched_on]
+            known = stack.enter_context(
+                self.setup.calibration(searched_on, config.seed, self.meter.spent, record=from_runs)
+            )
+            self._calibrations.append(known)
+            if from_runs:
+                masks, policies = self._paths(stack, known)
+            else:
+                masks = self._plain_then_fitted(known)
+                policies = self._chosen(stack, masks)
+            calls = self.calls + earlier
+            self.meter.finish(self.calls)
+        origin = self.origin.model_copy(update={"calls": calls})
+        ladder = Ladder.of([self._finished(policy, origin, masks.found) for policy in policies])
+        for rung in ladder:
+            self.meter.tell(RungDone("search", rung))
+        both = [found for found in (masks.found, masks.fitted) if found is not None]
+        history = tuple(event for found in both for event in found.history)
+        stopped = next((found.stopped for found in both if found.stopped), None)
+        return ladder.told(Searched(history, calls, earlier, time.monotonic() - begin, stopped))
+
+    def _paths(self, stack: ExitStack, known: Calibration) -> tuple[_Masks, list[Policy]]:
+        """The shortest paths through the full runs (F10), tried on the model and chosen by decoded pictures."""
+        from budcache.calibration.pictures import Pictures
+        from budcache.calibration.scoring import PlainScorer
+        from budcache.records.paths import ShortestPaths
+        from budcache.refine.fit import FittedScorer
+
+        config = self.config
+        assert isinstance(config.strategy, Paths)
+        grams = known.grams if self.record is None else known.grams + self.record.like(self.origin, known.grams.levels)
+        find = ShortestPaths.through(grams, config.budgets, config.fitted)
+        scorer = (FittedScorer if config.fitted else PlainScorer)(
+            known, memory=config.state_memory, pictures=Pictures(known)
+        )
+        strategy = Polished(config.strategy.on(find), (), config.polish, config.rounds)
+        found = self._hunt(strategy, scorer, phases.SEARCHING)
+        candidates = {
+            b: [Candidate(Policy(mask=mask, weights=score.rows), score) for mask, score in tried]
+            if (tried := [(mask, score) for mask, score in found.scores.items() if mask.budget == b])
+            else [Candidate(_from_runs(find, b, config.fitted), None)]
+            for b in config.budgets
+        }
+        judge = self._put_aside(stack)
+        by_pictures = config.objective == "latent"
+        choose = partial(best_candidate, judge=judge, care=config.care, by_pictures=by_pictures)
+        return _Masks(found, {}), self._each(candidates, judge, choose)
+
+    def _plain_then_fitted(self, known: Calibration) -> _Masks:
+        """Search with plain and, if wanted, fitted reuse."""
+        from budcache.calibration.scoring import PlainScorer
+        from budcache.refine.fit import FittedScorer
+
+        config = self.config
+        plain = PlainScorer(known, memory=config.state_memory)
+        found = self._hunt(config.first, plain, phases.SEARCHING)
+        field = {b: found.best(b, phases.FINALISTS) for b in config.budgets if found.best(b)}
+        if not field:
+            raise SearchError(
+                f"the search stopped at its {found.stopped} before any budget was reached. Allow it more; with a "
+                "ledger it goes on from there."
+            )
+        if not config.fitted:
+            return _Masks(found, field)
+        plain.prefixes.forget()  # its states have done their work
+        memory = [config.state_memory, *[0] * (len(SETTINGS) - 1)]
+        fitters = [
+            FittedScorer(known, outputs=outputs, ridge=ridge, memory=bound)
+            for (outputs, ridge), bound in zip(SETTINGS, memory, strict=True)
+        ]
+        starts = tuple(masks[0] for masks in field.values())
+        ladder = config.strategy if isinstance(config.strategy, LadderSearch) else None
+        again = Polished(ladder, starts, config.polish, config.rounds)
+        fitted = self._hunt(again, fitters[0], phases.FITTED)
+        field = {b: [*fitted.best(b, phases.FINALISTS), *masks[:1]] for b, masks in field.items()}
+        return _Masks(found, field, fitted, fitters)
+
+    def _hunt(self, strategy: Strategy, scorer: Scorer, phase: str) -> Found:
+        """Let a strategy search, with masks scored under one kind of reuse."""
+        from budcache.numerics.memory import out_of_memory_as_error
+
+        keep, begin, best = self.ledger, time.monotonic(), dict[int, float]()
+        expected = strategy.expected(self.config.steps, self.config.budgets)
+        scored = 0
+
+        def named(event: Scored) -> Scored:
+            """A mask has another loss under each kind of reuse, so the history tells them apart, as ledgers do."""
+            return event if scorer.kind == "plain" else replace(event, phase=f"{event.phase}, {scorer.kind}")
+
+        def told(event: Scored) -> None:
+            nonlocal scored
+            scored += event.new
+            budget = event.mask.budget
+            best[budget] = min(event.loss, best.get(budget, event.loss))
+            self.meter.tell(named(event))
+            part = min(1.0, scored / expected) if expected else None
+            self.meter.spent(self.calls, part=part, best=best[budget], note=f"{budget} of {self.config.steps} calls")
+
+        def score(ask: Any) -> Any:
+            return scorer.score_many(ask.masks)
+
+        self.meter.phase(phase)
+        with out_of_memory_as_error():
+            found = drive(
+                strategy,
+                score if keep is None else keep.remembering(score, lambda: self.calls, scorer.kind),
+                steps=self.config.steps,
+                budgets=self.config.budgets,
+                seed=self.config.seed,
+                limits=self.limits,
+                # What earlier runs of a killed search have spent counts, too.
+                calls=lambda: self.calls if keep is None else keep.calls,
+                watch=told,
+            )
+        found.history = [named(event) for event in found.history]
+        self.limits = self.limits.after(time.monotonic() - begin, len(found.scores))
+        return found
+
+    def _note_calls(self, ledger: Ledger) -> None:
+        ledger.note(self.calls)
+
+    @property
+    def calls(self) -> int:
+        """Sample-calls of this process."""
+        return sum(calibration.calls for calibration in self._calibrations)
+
+    def _chosen(self, stack: ExitStack, masks: _Masks) -> list[Policy]:
+        """The best of every budget's finalists, on the samples put aside if there are some."""
+        reuse, prompts, judge = self.config.reuse, len(self.samples), self._put_aside(stack)
+        if judge is None:
+            return [best_without_judge(each, masks.found, masks.fitters[:1]) for each in masks.field.values()]
+        choose = partial(best_with_fit, reuse=reuse, fitters=masks.fitters, judge=judge, prompts=prompts)
+        return self._each(masks.field, judge, choose)
+
+    def _put_aside(self, stack: ExitStack) -> Judge | None:
+        """Who judges by the samples that nothing was searched on, if there are some."""
+        from budcache.calibration.judge import Judge
+
+        config, aside = self.config, self.samples[self.searched_on :]
+        if not aside:
+            return None
+        self.meter.phase(phases.CHOOSING)
+        kept_out = stack.enter_context(self.setup.calibration(aside, config.seed + self.searched_on))
+        self._calibrations.append(kept_out)
+        return Judge(kept_out, config.state_memory, config.care)
+
+    def _each(self, field: Mapping[int, T], judge: Judge | None, choose: Callable[[T], Policy]) -> list[Policy]:
+        """The choice of every budget."""
+        policies = []
+        for number, (budget, finalists) in enumerate(field.items(), 1):
+            if judge is not None:
+                judge.forget()
+            policies.append(choose(finalists))
+            self.meter.spent(self.calls, part=number / len(field), note=f"{budget} of {self.config.steps} calls")
+        return policies
+
+    def _finished(self, policy: Policy, origin: Origin, found: Found) -> Policy:
+        """A chosen policy with its origin, and the loss that it was found with."""
+        quality = policy.quality or Quality()
+        if policy.weights is None and policy.mask in found.scores:
+            quality = quality.model_copy(update={"calibration_loss": found.scores[policy.mask].loss})
+        return policy.model_copy(update={"reuse": self.config.reuse, "origin": origin, "quality": quality})
+
+    def _identity(self) -> dict[str, Any]:
+        """What the scores in a ledger depend on."""
+        from budcache.calibration.objectives import name_of
+
+        config, of_others = self.config, {"prompts", "strategy", "calls", "versions"}
+        return self.origin.model_dump(mode="json", exclude=of_others) | {
+            "number format": str(getattr(self.setup.pipe, "dtype", None)).removeprefix("torch."),
+            "steps": config.steps,
+            "reuse": config.reuse,
+            "batch": config.batch,
+            "samples searched on": self.searched_on,
+            "strategy": repr(config.first),
+            "objective": name_of(config.objective),
+        }
+
+
+def _from_runs(find: ShortestPaths, budget: int, fitted: bool) -> Policy:
+    """Where a limit left no calls to try a budget's candidates: the likeliest, its rows from the full runs alone."""
+    (mask,) = find([budget], LIKELIEST)[budget]
+    return Policy(mask=mask, weights=find.stretches.blends(mask) if fitted else None)
+
+
+def _strategy_name(strategy: Strategy) -> str:
+    """A strategy's name, or what it says of itself, or at least its class."""
+    named = next((name for name, known in STRATEGIES.items() if known == strategy), repr(strategy))
+    return type(strategy).__name__ if named.startswith("<") else named

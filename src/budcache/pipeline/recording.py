@@ -1,0 +1,123 @@
+"""Recording: ordinary full runs of a user's own program, kept as inner products (F10).
+
+The pipeline's own scheduler goes on doing its work. A stand-in passes everything through to it and copies what goes by:
+the latents and the model's outputs. At the end of a run they become a small matrix, and nothing else is kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from budcache.errors import BudcacheWarning, PipelineError
+from budcache.pipeline.origin import describe, guidance_of
+from budcache.pipeline.parts import adapters, denoisers
+from budcache.pipeline.scheduler import BudcacheScheduler
+from budcache.pipeline.schedulers import check_scheduler, levels
+from budcache.pipeline.standin import StandIn
+from budcache.policy import Origin
+from budcache.records.gram import Grams, gram_of
+from budcache.records.record import MAX_STEPS, Record, Runs
+from budcache.wording import several
+
+__all__ = ["recording"]
+
+
+@contextmanager
+def recording(pipe: Any, record: Record | None = None) -> Iterator[Record]:
+    """Record the full runs that a pipeline makes within a `with` block; not a bit of them changes.
+
+    Args:
+        pipe: any diffusers pipeline; call it as always, with any prompts, batches and sizes.
+        record: one to add to; None begins a new one.
+
+    Runs of other steps or settings are kept apart. A run that fails or is interrupted leaves the record as it was.
+    """
+    original = getattr(pipe, "scheduler", None)
+    if original is None or not denoisers(pipe):
+        raise PipelineError(
+            f"{type(pipe).__name__} is not a diffusers pipeline with a scheduler and a transformer or UNet. "
+            "Pass the pipeline itself, not one of its parts."
+        )
+    if isinstance(original, BudcacheScheduler):
+        raise PipelineError("this pipeline carries a policy, and what is recorded are full runs. Call remove() first.")
+    if isinstance(original, _Recorder):
+        raise PipelineError("this pipeline is being recorded already. Use the record that is there.")
+    check_scheduler(original)
+    found = Record() if record is None else record
+    recorder = _Recorder(original, pipe, found)
+    pipe.scheduler = recorder
+    try:
+        yield found
+        recorder.tell_of_unfinished()
+    finally:
+        if pipe.scheduler is recorder:  # one that the user set meanwhile is not ours to replace
+            pipe.scheduler = original
+
+
+class _Recorder(StandIn):
+    """Lets the pipeline's own scheduler work, and copies what goes by."""
+
+    def __init__(self, inner: Any, pipe: Any, record: Record) -> None:
+        super().__init__(inner)
+        self.pipe, self.record = pipe, record
+        self.latents: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.unfinished = 0
+        self.known_origin: Origin | None = None
+
+    def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
+        self._begin_anew()
+        self.inner.set_timesteps(*args, **kwargs)
+
+    def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.latents.append(_copied(sample))
+        self.outputs.append(_copied(model_output))
+        result = self.inner.step(model_output, timestep, sample, *args, **kwargs)
+        if len(self.outputs) == len(self.inner.timesteps):
+            self._finish(result[0])
+        return result
+
+    def tell_of_unfinished(self) -> None:
+        """Runs that made some steps and never came to their last one are not in the record: say so."""
+        self._begin_anew()
+        if self.unfinished:
+            warnings.warn(
+                f"{several(self.unfinished, 'run')} ended before the last step, or began behind the first, and "
+                f"{'is' if self.unfinished == 1 else 'are'} not in the record. Only whole runs can be recorded.",
+                BudcacheWarning,
+                stacklevel=4,
+            )
+
+    def _begin_anew(self) -> None:
+        self.unfinished += bool(self.outputs)
+        self.latents, self.outputs = [], []
+
+    def _finish(self, final: Tensor) -> None:
+        """Put a run that has come to its end into the record; trouble here is not the run's."""
+        latents, outputs = [*self.latents, _copied(final)], self.outputs
+        self.latents, self.outputs = [], []
+        try:
+            if len(outputs) > MAX_STEPS:
+                raise PipelineError(f"a run of {len(outputs)} steps is too long to record; {MAX_STEPS} is the most.")
+            if latents[0].shape != outputs[0].shape:
+                raise PipelineError("the model's outputs have another shape than its latents.")
+            own = levels(self.inner).double().numpy()
+            self.record.add(Runs(self._origin(), Grams(own, gram_of(latents, outputs))))
+        except Exception as error:
+            warnings.warn(f"a run was not recorded: {error}", BudcacheWarning, stacklevel=4)
+
+    def _origin(self) -> Origin:
+        """The pipeline and its settings; to look at the network's weights is worth it once."""
+        if self.known_origin is None or self.known_origin.adapters != adapters(self.pipe):
+            self.known_origin = describe(self.pipe)
+        guidance = guidance_of(self.pipe)
+        return self.known_origin if guidance is None else self.known_origin.model_copy(update={"guidance": guidance})
+
+
+def _copied(value: Tensor) -> Tensor:
+    return value.detach().to("cpu", copy=True)

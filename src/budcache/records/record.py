@@ -1,0 +1,218 @@
+"""Records: full runs of a pipeline, kept as inner products; small files that add up over days and machines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from budcache.errors import FileError, PolicyError, RecordError, SearchError
+from budcache.policy import Ladder, Origin, Policy, Refined
+from budcache.records import LIKELIEST
+from budcache.records.gram import Array, Grams
+from budcache.storage.files import replacing
+from budcache.wording import quote, several
+
+__all__ = ["VERSION", "Record", "Runs"]
+
+VERSION = 1
+MAX_BYTES = 1_000_000_000
+MAX_STEPS = 400  # an inner product for each pair of steps: beyond that a record is no longer small
+BLOCKS = ["latents", "outputs"]  # what the rows of a matrix are, in order; later versions may know more
+# What has to be the same for runs to add up; the model may lie in another folder elsewhere.
+SETTINGS = ("pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings", "guidance")
+NEAR = 1e-4  # levels that differ by less, relative to the first, are the same
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The full runs of one number of steps and one set of settings."""
+
+    origin: Origin
+    grams: Grams
+
+    @property
+    def steps(self) -> int:
+        """K."""
+        return self.grams.steps
+
+    def difference(self, origin: Origin, levels: Array) -> str | None:
+        """Why runs of another origin, on other levels, do not belong to these, as a clause; None if they do."""
+        steps = len(levels) - 1
+        if steps != self.steps:
+            return f"steps is {self.steps} in one and {steps} in the other"
+        if not np.allclose(self.grams.levels, levels, rtol=0, atol=NEAR * abs(float(levels[0]))):
+            return "the noise levels differ"
+        return self.origin.difference(origin, SETTINGS)
+
+
+@dataclass
+class Record:
+    """Full runs that were recorded, those of other steps or settings kept apart."""
+
+    groups: list[Runs] = field(default_factory=list)
+
+    def add(self, runs: Runs) -> None:
+        """Put runs with those that they belong to."""
+        for number, group in enumerate(self.groups):
+            if group.difference(runs.origin, runs.grams.levels) is None:
+                self.groups[number] = replace(group, grams=group.grams + runs.grams)
+                return
+        self.groups.append(runs)
+
+    def __add__(self, other: Record) -> Record:
+        total = Record(list(self.groups))
+        for group in other.groups:
+            total.add(group)
+        return total
+
+    def __len__(self) -> int:
+        return sum(group.grams.samples for group in self.groups)
+
+    def __iter__(self) -> Iterator[Runs]:
+        return iter(self.groups)
+
+    def __repr__(self) -> str:
+        parts = [f"{several(group.grams.samples, 'run')} of {group.steps} steps" for group in self.groups]
+        return f"<Record of {' and '.join(parts) or 'nothing yet'}>"
+
+    def of(self, steps: int | None = None) -> Runs:
+        """The runs of a number of steps; where several kinds have it, those with the most samples."""
+        fitting = [group for group in self.groups if steps in (None, group.steps)]
+        if not fitting:
+            there = f"runs of {self._steps_text} steps" if self.groups else "no run at all"
+            wanted = "" if steps is None else f" of {steps} steps"
+            raise RecordError(f"the record has no runs{wanted}: it has {there}. Record some.")
+        return max(fitting, key=lambda group: group.grams.samples)
+
+    def like(self, origin: Origin, levels: Array) -> Grams:
+        """The runs of the same pipeline with the same settings."""
+        reasons = []
+        for group in self.groups:
+            reason = group.difference(origin, levels)
+            if reason is None:
+                return group.grams
+            reasons.append(reason)
+        raise RecordError(
+            f"the record has no runs like these: {'; '.join(reasons) or 'it is empty'}. Leave it out, or record "
+            "runs with the same model and settings."
+        )
+
+    def ladder(self, budgets: int | Iterable[int], *, steps: int | None = None) -> Ladder:
+        """Policies from the recorded runs alone, without a single model call; `budcache fit` improves them later.
+
+        Args:
+            budgets: model calls per sample.
+            steps: K of the policies; None is that of the runs. From runs of another number of steps, the nearest in
+                number, they are interpolated.
+        """
+        from budcache.records.paths import ShortestPaths
+
+        wanted = tuple(sorted({budgets} if isinstance(budgets, int) else set(budgets)))
+        same = [group for group in self.groups if steps in (None, group.steps)]
+        runs = self.of(steps if same else self._nearest(steps))
+        grams = runs.grams if steps in (None, runs.steps) else runs.grams.at(int(steps or 0))
+        for budget in wanted:
+            if not 1 <= budget <= grams.steps:
+                raise SearchError(f"a budget of {budget} does not fit {grams.steps} steps. Choose 1 to {grams.steps}.")
+        if not wanted:
+            raise SearchError("there is no budget to make a policy for. Give at least one.")
+        find = ShortestPaths.through(grams, wanted)
+        origin = runs.origin.model_copy(update={"strategy": "paths", "prompts": grams.samples, "calls": 0})
+        how = Refined(how="from full runs", prompts=grams.samples, calls=0)
+        return Ladder.of(
+            Policy(mask=masks[0], weights=find.stretches.blends(masks[0]), origin=origin, refined=(how,))
+            for masks in find(wanted, LIKELIEST).values()
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the record: matrices and settings, no pictures and no prompts. The file is replaced whole or not."""
+        from safetensors.numpy import save_file
+
+        arrays: dict[str, Array] = {}
+        for number, group in enumerate(self.groups):
+            # Products are symmetric: one half is enough.
+            upper = np.triu_indices(group.grams.products.shape[1])
+            arrays[f"levels.{number}"] = group.grams.levels
+            arrays[f"products.{number}"] = np.ascontiguousarray(group.grams.products[:, upper[0], upper[1]])
+        origins = [group.origin.model_dump(mode="json", exclude_none=True) for group in self.groups]
+        header = {"kind": "record", "version": VERSION, "blocks": BLOCKS, "origins": origins}
+        with replacing(path) as temporary:
+            save_file(arrays, temporary, {"budcache": json.dumps(header)})
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Record:
+        """Read a record; a file that is not one is refused with a sentence."""
+        from safetensors import SafetensorError, safe_open
+
+        source = Path(path)
+        try:
+            if source.stat().st_size > MAX_BYTES:
+                raise RecordError(f"{source} has more than {MAX_BYTES} bytes. Is this the right file?")
+            with safe_open(source, "numpy") as file:
+                header = _header(source, (file.metadata() or {}).get("budcache"))
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no mapping
+        except RecordError:
+            raise
+        except FileNotFoundError:
+            raise FileError(f"there is no file {source}. Check the path, or record some runs.") from None
+        except (OSError, ValueError) as error:
+            raise FileError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        except SafetensorError:
+            raise RecordError(f"{source} is not a record, or not all of it. Copy it again, or record anew.") from None
+        return cls([_group(source, number, data, arrays) for number, data in enumerate(header["origins"])])
+
+    @property
+    def _steps_text(self) -> str:
+        return ", ".join(map(str, sorted({group.steps for group in self.groups})))
+
+    def _nearest(self, steps: int | None) -> int | None:
+        known = {group.steps for group in self.groups}
+        return min(known, key=lambda each: abs(each - (steps or 0))) if known else None
+
+
+def _header(source: Path, text: str | None) -> dict[str, Any]:
+    """What the file says of itself."""
+    try:
+        header = dict(json.loads(text or ""))
+        version = header["version"]
+        ours = header["kind"] == "record" and type(version) is int and version >= 1
+        newer = ours and version > VERSION
+        ours = newer or (ours and header["blocks"] == BLOCKS and isinstance(header["origins"], list))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        ours = newer = False
+    if newer:
+        raise RecordError(
+            f"{source} is a record of version {quote(version)}, and this budcache reads up to {VERSION}. Upgrade "
+            "budcache."
+        )
+    if not ours:
+        raise RecordError(f"{source} is not a record of budcache. Is this the right file?")
+    return header
+
+
+def _group(source: Path, number: int, data: Any, arrays: dict[str, Any]) -> Runs:
+    """One kind of runs out of a file, with nothing taken on trust."""
+    try:
+        levels, half = arrays[f"levels.{number}"], arrays[f"products.{number}"]
+        steps = len(levels) - 1
+        rows = 2 * steps + 1
+        if not 1 <= steps <= MAX_STEPS or half.ndim != 2 or half.shape[1] != rows * (rows + 1) // 2:
+            raise ValueError
+        if levels.dtype != np.float64 or half.dtype != np.float64 or not (np.diff(levels) < 0).all():
+            raise ValueError
+        if not np.isfinite(levels).all() or abs(levels).max() > 1e12 or abs(half).max(initial=0) > 1e100:
+            raise ValueError
+        upper = np.triu_indices(rows)
+        products = np.zeros((len(half), rows, rows))
+        products[:, upper[0], upper[1]] = half
+        products[:, upper[1], upper[0]] = half
+        return Runs(Origin.model_validate(data), Grams(levels, products))
+    except (ValueError, TypeError, KeyError, SearchError, PolicyError):
+        raise RecordError(f"{source} is damaged: its runs number {number} make no sense. Record them anew.") from None
