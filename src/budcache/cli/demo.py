@@ -17,7 +17,7 @@ from budcache.policy import Ladder
 MODEL, STEPS, BUDGETS, SHOWN = "tiny-flux", 28, (5, 6, 8, 10), 8
 COMPARED = (6, 10)
 METHODS = ("fewer-steps", "uniform", "teacache", "magcache", "ertacache", "taylorseer")
-CALIBRATION, TUNING = 24, 4  # prompts for ours; for the thresholds of the others
+CALIBRATION, TUNING = 16, 4  # prompts for ours; for the thresholds of the others
 
 
 @command
@@ -40,7 +40,7 @@ def demo(
     ladder = _searched(pipe, learned_on, folder, fit=True)
     path = ladder.save(folder / "budcache.ladder.json")
     out.print(describe(ladder))
-    say("The same search without a fit, to compare with; its masks are scored already.")
+    say("The same search without a fit, to compare with.")
     plain = _searched(pipe, learned_on, folder, fit=False)
     plain.save(folder / "budcache-plain.ladder.json")
 
@@ -72,7 +72,7 @@ def demo(
 
 
 def _searched(pipe: Any, prompts: list[str], folder: Path, *, fit: bool) -> Ladder:
-    """Our ladder, with fitted or with plain reuse; both score the same masks first, so they share a ledger."""
+    """Our ladder, with fitted or with plain reuse."""
     with Bar() as bar:
         return search(
             pipe,

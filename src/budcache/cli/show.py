@@ -17,15 +17,20 @@ from budcache.strategies import read_history
 
 @command
 def show(
-    file: Annotated[Path, typer.Argument(help="A policy or ladder file, or the .ledger.jsonl of a search.")],
+    file: Annotated[
+        Path, typer.Argument(help="A policy, a ladder, a .record of runs, or the .ledger.jsonl of a search.")
+    ],
     plot: Annotated[
         Path | None, typer.Option(help="Also draw it, as PNG: masks, weights and sigmas, or the convergence.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a policy, a ladder or the history of a search holds."""
+    """Show what a policy, a ladder, a record or the history of a search holds."""
     if file.suffix == ".jsonl":
         _show_history(file, plot, as_json)
+        return
+    if file.suffix == ".record":
+        _show_record(file, as_json)
         return
     found = load(file)
     if plot is not None:
@@ -45,6 +50,24 @@ def show(
     from budcache.report.text import describe
 
     out.print(describe(found))
+
+
+def _show_record(file: Path, as_json: bool) -> None:
+    from budcache.records.record import Record
+
+    groups = [
+        {"steps": runs.steps, "runs": runs.grams.samples, **runs.origin.model_dump(mode="json", exclude_none=True)}
+        for runs in Record.load(file)
+    ]
+    if as_json:
+        print(json.dumps(groups))
+        return
+    out.print(f"[bold]record[/bold] of {file.stat().st_size / 1000:.0f} kB")
+    for group in groups:
+        guided = f", guidance {group['guidance']:g}" if "guidance" in group else ""
+        out.print(
+            f"{group['runs']:5d} runs of {group['steps']} steps: {group.get('model')}, {group['scheduler']}{guided}"
+        )
 
 
 def _show_history(file: Path, plot: Path | None, as_json: bool) -> None:

@@ -109,7 +109,13 @@ class SearchConfig:
 
     def searched_on(self, samples: int) -> int:
         """How many of the samples to search on; the others choose."""
-        all_for_both = isinstance(self.strategy, Paths) and samples < FEW and self.selection is None
+        paths = isinstance(self.strategy, Paths)
+        if paths and samples == 1:
+            raise SearchError(
+                "one prompt says nothing of others, and paths are fitted to what there is. Give at least two, better "
+                'four or more; or use strategy="ladder".'
+            )
+        all_for_both = paths and samples < FEW and self.selection is None
         return split(range(samples), 0 if all_for_both else self.selection)
 
     @property

@@ -77,9 +77,14 @@ class Record:
     def __iter__(self) -> Iterator[Runs]:
         return iter(self.groups)
 
-    def __repr__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """What is there, for a person to read."""
         parts = [f"{several(group.grams.samples, 'run')} of {group.steps} steps" for group in self.groups]
-        return f"<Record of {' and '.join(parts) or 'nothing yet'}>"
+        return " and ".join(parts) or "nothing yet"
+
+    def __repr__(self) -> str:
+        return f"<Record of {self.summary}>"
 
     def of(self, steps: int | None = None) -> Runs:
         """The runs of a number of steps; where several kinds have it, those with the most samples."""

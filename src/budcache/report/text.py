@@ -15,6 +15,7 @@ __all__ = ["describe", "strip"]
 
 COMPUTED, REUSED = "█", "·"
 FEW = 4  # samples, on which a mean does not say much
+MORE = " (from 8 prompts on, some are kept out to measure by)"
 
 
 def strip(mask: Mask) -> str:
@@ -87,13 +88,15 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
             else f"{counts[0]} to {counts[-1]} samples"
         )
         what = "mean" if all(quality.psnr_error is None for quality in measured) else "mean and standard error"
-        lines.append(
-            f"PSNR in decibels to the run of {steps} steps: {what} on {on} kept out of the search; loss on the others"
-        )
-        if any(quality.used_to_choose for quality in measured):
+        fitted = any(quality.used_to_fit for quality in measured)
+        where = "that the search was made on" if fitted else "kept out of the search; loss on the others"
+        lines.append(f"PSNR in decibels to the run of {steps} steps: {what} on {on} {where}")
+        if fitted:
+            lines.append(f"the weights were fitted to these samples; on new prompts expect several dB less{MORE}")
+        elif any(quality.used_to_choose for quality in measured):
             lines.append("the policies were also chosen by these samples, so on new prompts expect a little less")
-        if counts and counts[0] < FEW:
-            lines.append("(few samples: with more prompts these numbers say more)")
+        if counts and counts[0] < FEW and not fitted:
+            lines.append("few samples: prompts differ by several dB, and others may be that much harder or easier")
     return [Text(line, style="dim") for line in lines]
 
 
