@@ -51,10 +51,16 @@ class Judge:
             self.known[key] = self.measure(self.draw(policy))
         return self.known[key]
 
+    def ratios(self, policy: Policy) -> list[float]:
+        """The PSNR of every prompt's picture."""
+        return self._ratios(self.draw(policy))
+
+    def _ratios(self, pictures: list[Any]) -> list[float]:
+        return [min(psnr(a, b), 100.0) for a, b in zip(pictures, self.full, strict=True)]
+
     def measure(self, pictures: list[Any]) -> dict[str, float]:
         """The same of pictures, however they came about."""
-        pairs = list(zip(pictures, self.full, strict=True))
-        ratios = [min(psnr(a, b), 100.0) for a, b in pairs]
+        pairs, ratios = list(zip(pictures, self.full, strict=True)), self._ratios(pictures)
         return {
             "psnr": round(float(np.mean(ratios)), 2),
             "psnr_p5": round(float(np.percentile(ratios, 5)), 2),

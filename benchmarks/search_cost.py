@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 from judging import Judge
+from search_curve import curve, other_steps
+from search_curve import growth as path_growth
 
 from budcache import PipelineModel, Policy, models
 from budcache.calibration import aggregate
@@ -79,16 +81,22 @@ def run(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--evaluation", type=int, default=32, help="held-out prompts")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--quick",
         action="store_true",
         help="leave out the annealing on eight prompts, and which way to spend calls is best",
     )
+    parser.add_argument("--curve", action="store_true", help="only quality over sample-calls: paths beside the others")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     pipe = models.load(MODEL)
     pipe.set_progress_bar_config(disable=True)
+    if args.curve:
+        judge = Judge(pipe, models.prompts(MODEL, "evaluation"), STEPS)
+        parts = {"curve": curve(pipe, judge), "other steps": other_steps(pipe), "growth": path_growth(pipe)}
+        print(json.dumps({"benchmark": "search_curve", "model": MODEL, "steps": STEPS, **parts}))
+        return
     calibration = models.prompts(MODEL, "calibration")
     judge = Judge(pipe, models.prompts(MODEL, "evaluation")[: args.evaluation], STEPS)
     begin = time.perf_counter()
@@ -175,6 +183,7 @@ def against_the_optimum(pipe: Any, prompts: list[str], steps: int = 12, budget: 
         losses = {
             name: min(score.loss for mask, score in found.scores.items() if mask.budget == budget)
             for name, plan in {**STRATEGIES, "ladder, polished": Polished(LadderSearch())}.items()
+            if name != "paths"  # which looks at fitted stretches: see search_curve.py
             if (found := searched(plan, calibration, (budget,)))
         }
     for name, loss in losses.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,6 +84,10 @@ def open_pipeline(model: str, device: str | None, dtype: Dtype | None) -> Any:
     numbers = dtype or ("float32" if device == "cpu" else "bfloat16")
     _quiet()
     pipe = models.load(model, dtype=getattr(torch, numbers))
+    if model in models.EMBEDDED and device == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        # Threads wait for each other by spinning. A tiny model gains little by a second one, and where another program
+        # wants the core it loses ten times as much.
+        torch.set_num_threads(1)
     try:
         return pipe.to(device)
     except (RuntimeError, AssertionError, ValueError) as error:
