@@ -1,7 +1,7 @@
 """Held-out quality over sample-calls spent: paths, the ladder with fit and the published search, side by side.
 
 A part of `search_cost.py`: `python benchmarks/search_cost.py --curve`. Every figure is the mean over the evaluation
-prompts; where there are several disjoint sets of prompts to search on, also over these, with the standard error of both.
+prompts and, where there are several, over disjoint sets of prompts to search on.
 """
 
 from __future__ import annotations

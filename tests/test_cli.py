@@ -52,7 +52,8 @@ def model(tmp_path_factory):
 def search_command(model, out):
     """The search that several tests run; in all of them it must end the same."""
     texts = [part for text in ("a cat", "two dogs", "red") for part in ("--prompt", text)]
-    return ["search", model, "--steps", STEPS, "--budgets", "2-4", *texts, "--selection", 1, *SIZE, "--out", out]
+    how = ["--strategy", "ladder", "--selection", 1]
+    return ["search", model, "--steps", STEPS, "--budgets", "2-4", *texts, *how, *SIZE, "--out", out]
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +74,7 @@ def essence(path):
 def scored(ledger):
     """The lines of a ledger, by how the reuse was scored."""
     lines = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
-    return {reuse: [line for line in lines if line["reuse"] == reuse] for reuse in ("plain", "fitted")}
+    return {reuse: [line for line in lines if line.get("reuse") == reuse] for reuse in ("plain", "fitted")}
 
 
 def test_search_writes_a_ladder_and_its_history(searched, model):
@@ -275,7 +276,7 @@ def test_search_reads_prompt_files_and_stops_where_told(model, run_here, monkeyp
     monkeypatch.chdir(tmp_path)
     code, output, errors = run_here(
         *("search", model, "--steps", 6, "--budgets", "2,4", "--prompts", "texts.csv", "--selection", 0, *SIZE),
-        *("--max-evaluations", 4, "--ledger", "here/kept.jsonl", "--out", "l.json", "--json"),
+        *("--strategy", "ladder", "--max-evaluations", 4, "--ledger", "here/kept.jsonl", "--out", "l.json", "--json"),
     )
     assert (code, errors) == (0, "")
     facts = json.loads(output)
@@ -471,7 +472,7 @@ MODEL, LADDER = "<model>", "<ladder>"  # stand in for files that a fixture makes
 
 def bad_inputs():
     """Command lines that are wrong in one way, and what the sentence must say."""
-    wanted = ["search", MODEL, "--prompt", "a", "--out", "new.json", *SIZE]
+    wanted = ["search", MODEL, "-p", "a", "-p", "b", "--out", "new.json", *SIZE]
     usual = [*wanted, "--steps", 6, "--budgets", 3]
     files = ["search", MODEL, "--steps", 6, "--budgets", 3, "--out", "new.json", "--prompts"]
     drawing = ["generate", MODEL, "-p", "a", *SIZE]
@@ -529,7 +530,7 @@ def bad_inputs():
     yield [*usual, "--frames", 5], "takes no num_frames"
     yield [*usual, "--ledger", "bad.jsonl"], "bad.jsonl is not a ledger"
     yield [*usual, "--height", 1], "the pictures are too small for this model. Choose a larger"
-    yield [*usual, "--selection", 1], "1 of 1 samples for selection leave none"
+    yield [*usual, "--selection", 2], "2 of 2 samples for selection leave none"
     yield ["search", "no-such-model", *usual[2:]], "no model 'no-such-model'"
 
 
@@ -596,7 +597,7 @@ def test_a_pipeline_that_fails_is_quoted_in_one_line(model, run_here, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(FluxPipeline, "__call__", fail)
     says = "FluxPipeline failed: `height` has to be odd."
-    usual = [model, "-p", "a", "--steps", 6]
+    usual = [model, "-p", "a", "-p", "b", "--steps", 6]
     assert wrong_with(run_here("search", *usual, "--budgets", 3, "--out", "x.json"), says) is None
     code, _, errors = run_here("generate", *usual, "--out", "x.png")
     assert (code, errors.splitlines()[-1]) == (2, f"budcache: {says}")

@@ -27,7 +27,7 @@ def main() -> None:
     """Run a command; a user's mistake earns a sentence and exit code 2, not a traceback."""
     warnings.showwarning = _warn
     try:
-        app()
+        app(prog_name="budcache")
     except BudcacheError as error:
         tell(str(error))
         sys.exit(2)

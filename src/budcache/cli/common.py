@@ -73,6 +73,13 @@ CALIBRATION_PROMPTS = 32
 MANY_PROMPTS = 256  # more than a search gains from; a data set's captions, perhaps
 
 
+def check_model(model: str) -> None:
+    """Refuse a name that can be no model."""
+    from budcache import models
+
+    models.check(model)
+
+
 def open_pipeline(model: str, device: str | None, dtype: Dtype | None) -> Any:
     """Load a pipeline onto the best device there is."""
     import torch

@@ -26,6 +26,7 @@ from budcache.cli.common import (
     PromptFile,
     Width,
     calibration_prompts,
+    check_model,
     check_writable,
     command,
     open_pipeline,
@@ -105,6 +106,7 @@ def search(
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
     # What can be refused without the model is refused before it is loaded.
+    check_model(model)
     config = SearchConfig(
         steps,
         tuple(parse_budgets(budgets)),

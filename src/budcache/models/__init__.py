@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers import DiffusionPipeline
 
-__all__ = ["EMBEDDED", "SPLITS", "load", "prompts"]
+__all__ = ["EMBEDDED", "SPLITS", "check", "load", "prompts"]
 
 # Each has a folder of its name, with its files and prompts, and a module of its name, with its pipeline's class.
 EMBEDDED = ("tiny-flux",)
@@ -35,23 +36,32 @@ def load(
     Embedded names come first; write `./tiny-flux` for a folder of that name. `dtype` defaults to float32 for
     embedded models and to diffusers' own choice otherwise. Further arguments go to the pipeline's `from_pretrained`.
     """
-    text = os.fspath(name)
+    text = check(name)
     if text in EMBEDDED:
         return _embedded(text, dtype, **from_pretrained)
     folder = Path(text).expanduser()
-    if folder.is_dir():
-        if not (folder / "model_index.json").is_file():
-            raise PipelineError(
-                f"The folder {text} is not a pipeline, it has no model_index.json: "
-                "give the folder that `save_pretrained` wrote."
-            )
-        return _read(folder, dtype, **from_pretrained)
-    if _HUB_ID.fullmatch(text) and not text.startswith("./"):
-        return _download(text, dtype, **from_pretrained)
-    raise PipelineError(
-        f"there is no model {text!r}: give an embedded name ({', '.join(EMBEDDED)}), "
-        "an existing folder, or a hub id of the form owner/name."
-    )
+    return _read(folder, dtype, **from_pretrained) if folder.is_dir() else _download(text, dtype, **from_pretrained)
+
+
+def check(name: str | os.PathLike[str]) -> str:
+    """The name as text; one that is no embedded model, no pipeline's folder and no hub id is refused."""
+    text = os.fspath(name)
+    if text in EMBEDDED:
+        return text
+    folder = Path(text).expanduser()
+    if folder.is_dir() and not (folder / "model_index.json").is_file():
+        raise PipelineError(
+            f"The folder {text} is not a pipeline, it has no model_index.json: "
+            "give the folder that `save_pretrained` wrote."
+        )
+    if not folder.is_dir() and (not _HUB_ID.fullmatch(text) or text.startswith("./")):
+        meant = get_close_matches(text, EMBEDDED, 1)
+        raise PipelineError(
+            f"there is no model {text!r}{f'; did you mean {meant[0]}?' if meant else ':'} "
+            f"{'G' if meant else 'g'}ive an embedded name ({', '.join(EMBEDDED)}), an existing folder, or a hub id of "
+            "the form owner/name."
+        )
+    return text
 
 
 def prompts(name: str, split: str) -> list[str]:
