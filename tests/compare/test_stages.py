@@ -237,6 +237,61 @@ def test_another_budget_leaves_the_rungs_that_were_drawn_as_they_are(run, tmp_pa
     assert both.entry("budcache-plain", 2).usual_mask == ladder[2].mask
 
 
+def without_line(file, holding):
+    """Remove a line of a journal by hand."""
+    lines = file.read_text().splitlines(keepends=True)
+    left = [line for line in lines if holding not in line]
+    assert len(left) == len(lines) - 1
+    file.write_text("".join(left))
+
+
+def test_a_line_removed_by_hand_moves_no_values_to_another_method(run, tmp_path):
+    found, _ = run("fewer-steps", "uniform", budgets=[2, 3])
+    without_line(tmp_path / "drawn.jsonl", '"method": "fewer-steps", "title": "fewer steps", "budget": 2')
+    shown = show(tmp_path)
+    assert shown.entry("fewer-steps", 2) is None
+    assert [entry.values for entry in shown.entries] == [
+        entry.values for entry in found.entries if (entry.method, entry.budget) != ("fewer-steps", 2)
+    ]
+    again, _ = run("fewer-steps", "uniform", budgets=[2, 3])
+    assert [entry.values for entry in again.entries] == [entry.values for entry in found.entries]
+
+
+def test_values_under_the_id_of_another_method_are_refused(run, tmp_path):
+    run("uniform", budgets=[2])
+    file = tmp_path / "measured.jsonl"
+    for old, new in (('"method": "uniform"', '"method": "fewer-steps"'), ('"budget": 2', '"budget": 3')):
+        right = file.read_text()
+        file.write_text(right.replace(old, new))
+        with pytest.raises(FileError, match=r"measured\.jsonl has a line that cannot be used.*Remove the line"):
+            show(tmp_path)
+        file.write_text(right)
+
+
+def as_before_ids(folder):
+    """A folder as it was written when values were tied to the number of a drawing's line."""
+    lines = [json.loads(line) for line in (folder / "drawn.jsonl").read_text().splitlines()]
+    numbers = {line.pop("id"): number for number, line in enumerate(lines) if "id" in line}
+    (folder / "drawn.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [json.loads(line) for line in (folder / "measured.jsonl").read_text().splitlines()]
+    rows = [{"line": numbers[row.pop("id")], **row} if "id" in row else row for row in rows]
+    (folder / "measured.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_folder_without_ids_is_still_read(run, measured, tmp_path):
+    found, _ = run("fewer-steps", "uniform")
+    as_before_ids(tmp_path)
+    assert show(tmp_path) == found
+    measure(tmp_path, ["ssim"])  # new values have an id of the old drawing
+    without_line(tmp_path / "drawn.jsonl", '"method": "fewer-steps", "title": "fewer steps", "budget": 2')
+    shown = show(tmp_path)
+    assert all(set(entry.values) == {"ssim"} for entry in shown.entries[1:]), "which line had which psnr is not known"
+    measured["psnr"] = 0
+    again, _ = run("fewer-steps", "uniform")
+    assert [entry.values for entry in again.entries] == [entry.values for entry in found.entries]
+    assert measured["psnr"] == 8
+
+
 def test_names_that_look_alike_have_pictures_of_their_own(tmp_path):
     names = ["policy:a b", "policy:a-b", "policy-a-b", "uniform"]
     assert len({picture(tmp_path, name, 3, 0) for name in names}) == 4

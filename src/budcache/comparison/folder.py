@@ -1,7 +1,8 @@
 """The folder of a comparison: all that is finished is written down at once, so that a killed comparison goes on.
 
 `drawn.jsonl` has a line for each method at a budget that was drawn, or left out and why; `measured.jsonl` a line for
-each metric of such an entry. So a new metric draws nothing, and a new method or budget measures only what is new.
+each metric of such an entry. So a new metric draws nothing, and a new method or budget measures only what is new. Both
+lines have the drawing's id, so that lines can be removed by hand without values coming to stand beside other drawings.
 Samples lie in `samples/` as numbers, which metrics are computed from, and in `pictures/` for people.
 """
 
@@ -15,6 +16,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -37,7 +39,12 @@ class Drawn:
 
     entry: Entry  # without values
     made_of: str  # a fingerprint of the policy, where one was given
-    line: int  # of the journal: it tells this drawing from another one of the same method and budget
+    id: str  # it tells this drawing from another one of the same method and budget
+
+    @property
+    def key(self) -> Key:
+        """The method and the budget."""
+        return self.entry.method, self.entry.budget
 
 
 class Kept:
@@ -57,8 +64,8 @@ class Kept:
         self.methods, self.metrics = tuple[str, ...](), tuple[str, ...]()
         self.drawn: dict[Key, Drawn] = {}
         self.left_out: dict[Key, LeftOut] = {}
-        self._values: dict[tuple[int, str], tuple[float, ...]] = {}  # by line of the drawing, and metric
-        self._lines = 0
+        self._values: dict[tuple[str, str], tuple[float, ...]] = {}  # by id of the drawing, and metric
+        self._lines: list[Drawn | None] = []  # what each line has drawn, which may not be there any more
         _check_format(self.path)
 
     @classmethod
@@ -72,7 +79,7 @@ class Kept:
 
     def values(self, drawn: Drawn) -> dict[str, tuple[float, ...]]:
         """What was measured on an entry, by metric."""
-        return {metric: row for (line, metric), row in self._values.items() if line == drawn.line}
+        return {metric: row for (drawing, metric), row in self._values.items() if drawing == drawn.id}
 
     def _take(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
@@ -84,7 +91,7 @@ class Kept:
                 ) from None
 
     def _take_drawn(self, line: Mapping[str, Any]) -> None:
-        self._lines += 1
+        drawn = None
         if "conditions" in line:
             self.conditions = Conditions.model_validate(line["conditions"])
             self.methods, self.metrics = tuple(line["methods"]), tuple(line["metrics"])
@@ -97,11 +104,28 @@ class Kept:
             self.drawn.pop(tuple(line["removed"]), None)
         else:
             entry = Entry.model_validate(line["entry"])
-            self.drawn[entry.method, entry.budget] = Drawn(entry, str(line["made of"]), self._lines)
+            drawn = Drawn(entry, str(line["made of"]), str(line.get("id") or _digest(line)))
+            self.drawn[entry.method, entry.budget] = drawn
             self.left_out.pop((entry.method, entry.budget), None)
+        self._lines.append(drawn)
 
     def _take_measured(self, line: Mapping[str, Any]) -> None:
-        self._values[int(line["line"]), str(line["metric"])] = tuple(map(float, line["values"]))
+        drawn = self._measured_on(line)
+        if drawn is not None:
+            self._values[drawn.id, str(line["metric"])] = tuple(map(float, line["values"]))
+
+    def _measured_on(self, line: Mapping[str, Any]) -> Drawn | None:
+        """The drawing that a line of values is about; None if that was removed."""
+        key = str(line["method"]), int(line["budget"])
+        if "id" not in line:
+            # Values used to be tied to a line's number, which is another one where lines before it were removed.
+            number = int(line["line"])
+            there = self._lines[number - 1] if 0 < number <= len(self._lines) else None
+            return there if there is not None and there.key == key else None
+        found = next((drawn for drawn in self._lines if drawn is not None and drawn.id == line["id"]), None)
+        if found is not None and found.key != key:
+            raise ValueError("the id is that of another method or budget")
+        return found
 
 
 class Folder(Kept):
@@ -157,7 +181,8 @@ class Folder(Kept):
 
     def add(self, entry: Entry, made_of: str) -> None:
         """Write a finished entry down."""
-        self._note_drawn({"made of": made_of, "entry": entry.model_dump(mode="json", exclude_none=True)})
+        facts = entry.model_dump(mode="json", exclude_none=True)
+        self._note_drawn({"id": uuid4().hex, "made of": made_of, "entry": facts})
 
     def leave_out(self, method: str, title: str, budget: int, reason: str) -> None:
         """Write down that a method could not take part, and why."""
@@ -210,9 +235,8 @@ class Folder(Kept):
 
     def note(self, drawn: Drawn, metric: str, values: Iterable[float]) -> None:
         """Write down what a metric measured on an entry."""
-        entry = drawn.entry
-        line = {"line": drawn.line, "method": entry.method, "budget": entry.budget, "metric": metric}
-        line |= {"values": list(values)}
+        method, budget = drawn.key
+        line = {"id": drawn.id, "method": method, "budget": budget, "metric": metric, "values": list(values)}
         self._measured.write(line)
         self._take_measured(line)
 
@@ -236,6 +260,11 @@ def _place(folder: Path, method: str, budget: int) -> Path:
     if name != method:  # two names may look alike without their odd letters
         name += f"-{hashlib.sha256(method.encode()).hexdigest()[:6]}"
     return folder / f"{name}-{budget}"
+
+
+def _digest(line: Mapping[str, Any]) -> str:
+    """An id for a drawing that was written down without one: the same wherever its line stands."""
+    return hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
