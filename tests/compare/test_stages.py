@@ -292,6 +292,93 @@ def test_a_folder_without_ids_is_still_read(run, measured, tmp_path):
     assert measured["psnr"] == 8
 
 
+def strictly(text):
+    """JSON as everybody else reads it, who knows no NaN."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_value_that_is_no_number_is_left_out_with_a_sentence(value, run, monkeypatch, tmp_path):
+    usual, met = Psnr.frame, []
+
+    def frame(self, *args):
+        met.append(1)
+        return value if len(met) == 2 else usual(self, *args)  # the second sample of the first entry
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Psnr, "frame", frame)
+        found, _ = run("uniform", metrics=["psnr", "ssim"])
+    says = f"PSNR of uniform mask at 2 calls is left out: sample 1 measures {value}. Look at the picture, or "
+    says += "leave psnr out."
+    assert found.warnings == (says,)
+    assert set(found.entry("uniform", 2).values) == {"ssim"}, "the rest of it is as good as ever"
+    assert set(found.entry("uniform", 3).values) == {"psnr", "ssim"}
+    assert show(tmp_path) == found == Comparison.load(tmp_path / "comparison.json")
+    assert says in (tmp_path / "comparison.html").read_text()
+    lines = strictly((tmp_path / "measured.jsonl").read_text())
+    again, calls = run("uniform", metrics=["psnr", "ssim"])
+    assert (again.warnings, calls) == ((), 0), "it is tried again, on the samples that are there"
+    assert len(strictly((tmp_path / "measured.jsonl").read_text())) == len(lines) + 1
+
+
+def test_a_value_that_is_no_number_again_is_written_once(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(Psnr, "frame", lambda *_: float("nan"))
+    first, _ = run("uniform", budgets=[2])
+    size = (tmp_path / "measured.jsonl").stat().st_size
+    assert run("uniform", budgets=[2])[0] == first
+    assert (tmp_path / "measured.jsonl").stat().st_size == size
+
+
+def test_a_folder_that_holds_nan_as_a_value_can_be_shown(run, tmp_path):
+    found, _ = run("uniform", budgets=[2])
+    file, (one, other) = tmp_path / "measured.jsonl", found.entry("uniform", 2).values["psnr"]
+    file.write_text(file.read_text().replace(f"[{one}, {other}]", f"[{one}, NaN]"))
+    shown = show(tmp_path)
+    assert "sample 1 measures nan" in shown.warnings[0]
+    assert shown.entry("uniform", 2).values == {}
+    assert run("uniform", budgets=[2])[0] == found
+
+
+@pytest.fixture
+def overflowing(flux, monkeypatch):
+    """The pipeline overflows in runs of a few calls: its pictures are not finite."""
+    pipe, _ = flux
+    usual = pipe.image_processor.postprocess
+
+    def switch(*calls):
+        before = pipe.calls
+
+        def postprocess(*args, **kwargs):
+            nonlocal before
+            made, before = pipe.calls - before, pipe.calls
+            pictures = usual(*args, **kwargs)
+            return pictures * np.nan if made in calls else pictures
+
+        monkeypatch.setattr(pipe.image_processor, "postprocess", postprocess)
+
+    return switch
+
+
+def test_pictures_that_are_not_finite_leave_a_method_out(run, overflowing, tmp_path):
+    overflowing(2)
+    found, _ = run("uniform", metrics=["psnr", "ssim"])
+    (absent,) = found.left_out
+    assert (absent.method, absent.budgets) == ("uniform", (2,))
+    assert absent.reason.startswith("sample 0 has pixels that are not finite numbers")
+    assert found.entry("uniform", 3).values.keys() == {"psnr", "ssim"}
+    assert show(tmp_path) == found
+
+
+def test_a_full_run_that_is_not_finite_ends_it(run, overflowing):
+    overflowing(STEPS)
+    with pytest.raises(PipelineError, match=r"sample 0 has pixels that are not finite numbers.*Check the number"):
+        run("uniform")
+
+
 def test_names_that_look_alike_have_pictures_of_their_own(tmp_path):
     names = ["policy:a b", "policy:a-b", "policy-a-b", "uniform"]
     assert len({picture(tmp_path, name, 3, 0) for name in names}) == 4

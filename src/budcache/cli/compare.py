@@ -166,14 +166,15 @@ def _tell(found: Comparison, folder: Path, as_json: bool, note: str = "") -> Non
     if as_json:
         entries = [{name: value for name, value in row.items() if value is not None} for row in rows(found)]
         left_out = [absent.model_dump(mode="json") for absent in found.left_out]
-        print(json.dumps({"out": str(folder), "page": str(page), "entries": entries, "left_out": left_out}))
+        facts = {"out": str(folder), "page": str(page), "entries": entries, "left_out": left_out}
+        print(json.dumps({**facts, "warnings": found.warnings}))
         return
     out.print(text(found))
     for absent in found.left_out:
         budgets = "" if absent.budgets == found.budgets else f" at {', '.join(map(str, absent.budgets))} calls"
         say(f"left out: {absent.title}{budgets}: {absent.reason}")
-    if note:
-        say(note)
+    for sentence in (*found.warnings, *filter(None, [note])):
+        say(sentence)
     say(f"\n{headline(found)}")
     say(f"{page}; numbers in {folder / 'comparison.json'} and {folder / 'comparison.csv'}")
 

@@ -14,7 +14,7 @@ from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import FULL, Entry
 from budcache.comparison.timing import PARTS, parts
-from budcache.errors import BudcacheError, FileError, SearchError
+from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
 from budcache.events import EntryDone, Phase
 from budcache.jobs.meter import Meter
 from budcache.mask import Mask
@@ -106,7 +106,13 @@ class Drawing:
             raise SearchError(
                 f"sample {number} gave {len(found)} pictures. Give each sample one prompt and one picture."
             )
-        return np.asarray(found[0], np.float32), seconds
+        sample = np.asarray(found[0], np.float32)
+        if not np.isfinite(sample).all():
+            raise PipelineError(
+                f"sample {number} has pixels that are not finite numbers, so nothing can be measured on it. Check the "
+                "number format (float16 overflows where bfloat16 does not)."
+            )
+        return sample, seconds
 
 
 def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], budgets: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -64,7 +65,8 @@ class Kept:
         self.methods, self.metrics = tuple[str, ...](), tuple[str, ...]()
         self.drawn: dict[Key, Drawn] = {}
         self.left_out: dict[Key, LeftOut] = {}
-        self._values: dict[tuple[str, str], tuple[float, ...]] = {}  # by id of the drawing, and metric
+        # By id of the drawing, and metric: the values, or why there are none.
+        self._measurements: dict[tuple[str, str], tuple[float, ...] | str] = {}
         self._lines: list[Drawn | None] = []  # what each line has drawn, which may not be there any more
         _check_format(self.path)
 
@@ -79,7 +81,14 @@ class Kept:
 
     def values(self, drawn: Drawn) -> dict[str, tuple[float, ...]]:
         """What was measured on an entry, by metric."""
-        return {metric: row for (drawing, metric), row in self._values.items() if drawing == drawn.id}
+        return {metric: row for metric, row in self._of(drawn) if isinstance(row, tuple)}
+
+    def failures(self, drawn: Drawn) -> dict[str, str]:
+        """Why metrics have no values on an entry although they were asked for, by metric, as a clause."""
+        return {metric: why for metric, why in self._of(drawn) if isinstance(why, str)}
+
+    def _of(self, drawn: Drawn) -> list[tuple[str, tuple[float, ...] | str]]:
+        return [(metric, found) for (drawing, metric), found in self._measurements.items() if drawing == drawn.id]
 
     def _take(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
@@ -111,8 +120,12 @@ class Kept:
 
     def _take_measured(self, line: Mapping[str, Any]) -> None:
         drawn = self._measured_on(line)
-        if drawn is not None:
-            self._values[drawn.id, str(line["metric"])] = tuple(map(float, line["values"]))
+        if drawn is None:
+            return
+        found = str(line["failed"]) if "failed" in line else tuple(map(float, line["values"]))
+        if isinstance(found, tuple):
+            found = _not_finite(found) or found  # folders used to hold nan as a value
+        self._measurements[drawn.id, str(line["metric"])] = found
 
     def _measured_on(self, line: Mapping[str, Any]) -> Drawn | None:
         """The drawing that a line of values is about; None if that was removed."""
@@ -233,10 +246,14 @@ class Folder(Kept):
 
     # Measuring
 
-    def note(self, drawn: Drawn, metric: str, values: Iterable[float]) -> None:
-        """Write down what a metric measured on an entry."""
+    def note(self, drawn: Drawn, metric: str, values: Sequence[float]) -> None:
+        """Write down what a metric measured on an entry, or that it measured something that is not a number."""
         method, budget = drawn.key
-        line = {"id": drawn.id, "method": method, "budget": budget, "metric": metric, "values": list(values)}
+        line: dict[str, Any] = {"id": drawn.id, "method": method, "budget": budget, "metric": metric}
+        failed = _not_finite(values)
+        if failed is not None and self.failures(drawn).get(metric) == failed:
+            return  # tried again, with the same outcome
+        line |= {"values": list(values)} if failed is None else {"failed": failed}
         self._measured.write(line)
         self._take_measured(line)
 
@@ -260,6 +277,11 @@ def _place(folder: Path, method: str, budget: int) -> Path:
     if name != method:  # two names may look alike without their odd letters
         name += f"-{hashlib.sha256(method.encode()).hexdigest()[:6]}"
     return folder / f"{name}-{budget}"
+
+
+def _not_finite(values: Sequence[float]) -> str | None:
+    """Which of the values cannot be used, as a clause; None if all can."""
+    return next((f"sample {i} measures {value}" for i, value in enumerate(values) if not isfinite(value)), None)
 
 
 def _digest(line: Mapping[str, Any]) -> str:

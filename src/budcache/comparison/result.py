@@ -173,6 +173,7 @@ class Comparison(Conditions):
     measures: tuple[Measure, ...]
     entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
     left_out: tuple[LeftOut, ...] = ()
+    warnings: tuple[Text, ...] = ()  # sentences on values that are missing
     history: tuple[Tried, ...] = ()  # of our search, where there was one
 
     @field_validator("version")
