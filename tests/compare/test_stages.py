@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -159,13 +160,69 @@ def test_what_is_kept_is_what_is_measured(run, tmp_path):
         assert Psnr()(sample.astype(np.float32), full.astype(np.float32)) == value
 
 
-def test_a_lost_sample_is_said_when_it_is_needed(run, tmp_path):
+def test_a_lost_sample_is_said_when_it_is_needed(run, flux, tmp_path):
     found, _ = run("uniform")
     (tmp_path / "samples" / "uniform-2" / "001.npy").unlink()
     again, _ = run("uniform")
     assert again == found, "all is measured already"
-    with pytest.raises(FileError, match=r"001\.npy is missing or damaged.*leave the new metrics out"):
-        run("uniform", metrics=["ssim"])
+    for methods in (["uniform"], ["uniform", "fewer-steps"]):
+        before = flux[0].calls
+        with pytest.raises(FileError, match=r"001\.npy is missing or damaged.*leave the new metrics out"):
+            run(*methods, metrics=["ssim"])
+        assert flux[0].calls == before, "it is said before the work"
+
+
+def test_without_its_samples_a_folder_goes_on(run, tmp_path):
+    """As the documentation says: what is measured is shown, what is new is drawn, beside the full run."""
+    whole, _ = run("uniform", "fewer-steps", folder=tmp_path / "whole")
+    first, _ = run("uniform")
+    shutil.rmtree(tmp_path / "samples")
+    assert run("uniform") == (first, 0)
+    found, calls = run("uniform", "fewer-steps")
+    full_runs = 2 + 1 + 2 * 2  # drawn again; to warm up; before each sample of the new method
+    assert calls == full_runs * STEPS + 2 * (2 + 3)
+    assert found.entry("uniform", 2) == first.entry("uniform", 2)
+    assert [entry.values for entry in found.entries] == [entry.values for entry in whole.entries]
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+        "fewer-steps-2",
+        "fewer-steps-3",
+        "full-5",
+    ]
+
+
+def test_a_new_metric_needs_the_samples_of_what_is_asked_for_only(run, tmp_path, measured):
+    run("uniform", budgets=[2, 3])
+    run("fewer-steps", budgets=[2])
+    for name in ("uniform-2", "uniform-3"):
+        shutil.rmtree(tmp_path / "samples" / name)
+    found, calls = run("fewer-steps", budgets=[2], metrics=["psnr", "ssim"])
+    assert (calls, measured["ssim"]) == (0, 2)
+    assert found.entry("fewer-steps", 2).values.keys() == {"psnr", "ssim"}
+
+
+def test_measuring_looks_at_what_was_last_asked_for(run, tmp_path, measured):
+    run("uniform", budgets=[2, 3])
+    run("fewer-steps", budgets=[2])
+    measure(tmp_path, ["ssim"])
+    assert measured["ssim"] == 2
+    run("uniform", budgets=[2, 3], metrics=["ssim"])
+    assert measured["ssim"] == 6
+
+
+def test_a_full_run_that_is_lost_is_drawn_again_for_a_new_metric(run, tmp_path):
+    whole, _ = run("uniform", metrics=["psnr", "ssim"], folder=tmp_path / "whole")
+    run("uniform")
+    (tmp_path / "samples" / "full-5" / "000.npy").unlink()
+    found, calls = run("uniform", metrics=["psnr", "ssim"])
+    assert calls == (1 + 2) * STEPS
+    assert [entry.values for entry in found.entries] == [entry.values for entry in whole.entries]
+
+
+def test_a_value_that_failed_is_not_tried_again_without_samples(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Psnr, "frame", lambda *_: float("nan"))
+    first, _ = run("uniform", budgets=[2])
+    shutil.rmtree(tmp_path / "samples")
+    assert run("uniform", budgets=[2]) == (first, 0)
 
 
 def test_a_folder_of_the_first_format_is_refused(run, tmp_path):

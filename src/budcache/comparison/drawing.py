@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from budcache.comparison.folder import Folder
+from budcache.comparison.folder import Folder, compares, unusable
 from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import FULL, Entry
@@ -129,6 +129,7 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
         for budget in those
         if folder.find(method, budget, preparation.made_of(method)) is not None
     }
+    known -= _to_draw_again(folder, known)
     names = {method: "full run" if method == FULL else title(method) for method in wanted}
     phases = []
     for method, those in wanted.items():
@@ -144,6 +145,22 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
             elif not _drawn(drawing, preparation, method, budget):
                 continue
             meter.tell(EntryDone(method, names[method], budget, kept=(method, budget) in known))
+
+
+def _to_draw_again(folder: Folder, known: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    """The full run, where its samples were removed and others have still to be compared with it.
+
+    A sample that is lost and that a new metric needs is said here, before the work.
+    """
+    full, *others = folder.wanted
+    missing = {key: folder.missing(folder.drawn[key]) for key in known}
+    for key in others:
+        if missing.get(key) and (sample := folder.lost(folder.drawn[key])) is not None:
+            raise unusable(sample)
+    if full not in known or folder.lost(folder.drawn[full]) is None:
+        return set()
+    needed = any(compares(name) for key in others for name in missing.get(key, folder.metrics))
+    return {full} if needed or missing[full] else set()
 
 
 def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int) -> bool:

@@ -21,14 +21,15 @@ from uuid import uuid4
 
 import numpy as np
 
-from budcache.comparison.result import VERSION, Conditions, Entry, LeftOut
+from budcache.comparison.result import FULL, VERSION, Conditions, Entry, LeftOut
 from budcache.errors import FileError, PolicyError
+from budcache.metrics import METRICS
 from budcache.metrics.base import Frame
 from budcache.storage import media
 from budcache.storage.journal import Journal
 from budcache.wording import quote
 
-__all__ = ["Drawn", "Folder", "Kept", "picture"]
+__all__ = ["Drawn", "Folder", "Kept", "compares", "picture", "unusable"]
 
 DRAWN, MEASURED, OLD = "drawn.jsonl", "measured.jsonl", "comparison.jsonl"
 Key = tuple[str, int]  # a method and a budget
@@ -79,6 +80,14 @@ class Kept:
             kept._take(MEASURED, _lines(kept.path / MEASURED)[1:])
         return kept
 
+    @property
+    def wanted(self) -> list[Key]:
+        """What was last asked for: the full run, then every method at every budget."""
+        if self.conditions is None:
+            return []
+        methods = ((method, budget) for method in self.methods for budget in self.conditions.budgets)
+        return [(FULL, self.conditions.steps), *methods]
+
     def values(self, drawn: Drawn) -> dict[str, tuple[float, ...]]:
         """What was measured on an entry, by metric."""
         return {metric: row for metric, row in self._of(drawn) if isinstance(row, tuple)}
@@ -86,6 +95,22 @@ class Kept:
     def failures(self, drawn: Drawn) -> dict[str, str]:
         """Why metrics have no values on an entry although they were asked for, by metric, as a clause."""
         return {metric: why for metric, why in self._of(drawn) if isinstance(why, str)}
+
+    def missing(self, drawn: Drawn) -> list[str]:
+        """The metrics that were asked for and are not measured on an entry."""
+        known = set(self.values(drawn))
+        if self.lost(drawn) is not None:
+            known |= set(self.failures(drawn))  # to be tried again only where that can be
+        # The full run is what others are compared with, so it is not compared with itself.
+        return [name for name in self.metrics if name not in known and not (drawn.key[0] == FULL and compares(name))]
+
+    def lost(self, drawn: Drawn) -> Path | None:
+        """The first of an entry's samples that is not there: they may be removed once they are measured."""
+        samples = (self._sample(*drawn.key, number) for number in range(len(drawn.entry.calls)))
+        return next((sample for sample in samples if not sample.exists()), None)
+
+    def _sample(self, method: str, budget: int, number: int) -> Path:
+        return _place(self.path / "samples", method, budget) / f"{number:03d}.npy"
 
     def _of(self, drawn: Drawn) -> list[tuple[str, tuple[float, ...] | str]]:
         return [(metric, found) for (drawing, metric), found in self._measurements.items() if drawing == drawn.id]
@@ -236,13 +261,7 @@ class Folder(Kept):
         try:
             return np.asarray(np.load(source, allow_pickle=False), np.float32)
         except (OSError, ValueError):
-            raise FileError(
-                f"{source} is missing or damaged, so nothing more can be measured on it. Compare in another place, or "
-                "leave the new metrics out."
-            ) from None
-
-    def _sample(self, method: str, budget: int, number: int) -> Path:
-        return _place(self.path / "samples", method, budget) / f"{number:03d}.npy"
+            raise unusable(source) from None
 
     # Measuring
 
@@ -256,6 +275,19 @@ class Folder(Kept):
         line |= {"values": list(values)} if failed is None else {"failed": failed}
         self._measured.write(line)
         self._take_measured(line)
+
+
+def compares(metric: str) -> bool:
+    """Whether a metric compares with the full run; one that this budcache does not know counts as if it did."""
+    return metric not in METRICS or METRICS[metric].reference
+
+
+def unusable(sample: Path) -> FileError:
+    """The error for a sample that is needed and cannot be read."""
+    return FileError(
+        f"{sample} is missing or damaged, so nothing more can be measured on it. Compare in another place, or leave "
+        "the new metrics out."
+    )
 
 
 def _check_format(path: Path) -> None:

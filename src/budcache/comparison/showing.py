@@ -40,8 +40,7 @@ def gathered(folder: str | os.PathLike[str]) -> Comparison:
     conditions = kept.conditions
     if conditions is None or (FULL, conditions.steps) not in kept.drawn:
         raise FileError(f"{folder} has no full run yet, so there is nothing to show. Run the comparison again.")
-    wanted = [(FULL, conditions.steps), *((method, budget) for method in kept.methods for budget in conditions.budgets)]
-    shown = [kept.drawn[key] for key in wanted if key in kept.drawn]
+    shown = [kept.drawn[key] for key in kept.wanted if key in kept.drawn]
     entries = [
         Entry.model_validate({**dict(drawn.entry), "values": _asked(kept.values(drawn), kept.metrics)})
         for drawn in shown
@@ -50,7 +49,7 @@ def gathered(folder: str | os.PathLike[str]) -> Comparison:
         **dict(conditions),
         measures=tuple(Measure.of(METRICS[name]) for name in kept.metrics if name in METRICS),
         entries=tuple(entries),
-        left_out=_grouped([kept.left_out[key] for key in wanted if key in kept.left_out]),
+        left_out=_grouped([kept.left_out[key] for key in kept.wanted if key in kept.left_out]),
         warnings=tuple(sentence for drawn in shown for sentence in _warnings(kept, drawn)),
         history=_history(kept.path / LEDGER),
     )
