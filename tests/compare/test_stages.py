@@ -10,7 +10,7 @@ import pytest
 import torch
 from zoo import entry
 
-from budcache import Ladder, Mask, PipelineError, Policy, SearchError, compare
+from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, SearchError, compare
 from budcache.comparison import Comparison, measure, show
 from budcache.comparison.folder import picture
 from budcache.errors import FileError
@@ -292,6 +292,52 @@ def test_another_budget_leaves_the_rungs_that_were_drawn_as_they_are(run, tmp_pa
     assert ladder[3] == rung
     assert both.entry("budcache-plain", 3) == first.entry("budcache-plain", 3)
     assert both.entry("budcache-plain", 2).usual_mask == ladder[2].mask
+
+
+TEXTS = ["a house", "a tree", "a boat"]
+
+
+@pytest.fixture(scope="module")
+def rung(flux, tmp_path_factory):
+    """What our search finds at 3 calls."""
+    pipe, call = flux
+    folder = tmp_path_factory.mktemp("searched")
+    asked = {"methods": ["budcache-plain"], "metrics": ["psnr"], "prompts": PROMPTS, "calibration": TEXTS}
+    compare(pipe, steps=STEPS, budgets=[3], folder=folder, call=call, **asked)
+    return Ladder.load(folder / "budcache-plain.ladder.json")[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"steps": STEPS + 1}, "steps is 6 in one and 5 in the other"),
+        ({"model": "another"}, "model is 'another' in one and"),
+        ({"weights": "0" * 16}, "weights is '0000000000000000' in one and"),
+        ({"height": 48}, "height is 48 in one and"),
+        ({"prompts_hash": "f" * 16}, "prompts_hash is 'ffffffffffffffff' in one and"),
+        ({"seed": 5}, "seed is 5 in one and 0 in the other"),
+        (None, "prompts_hash is None in one and"),
+    ],
+    ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",
+)
+def test_a_ladder_of_another_search_is_not_taken(change, says, rung, run, tmp_path):
+    other = Mask.of((change or {}).get("steps", STEPS), [0, 1, 2])
+    assert other.computed != rung.mask.computed
+    facts = {name: value for name, value in (change or {}).items() if name != "steps"}
+    origin = rung.origin.model_copy(update=facts) if change is not None else None
+    foreign, file = Policy(mask=other, origin=origin), tmp_path / "budcache-plain.ladder.json"
+    Ladder.of([foreign]).save(file)
+    with pytest.warns(BudcacheWarning, match=f"is no ladder of this comparison's search: {says}.*the search is made"):
+        found, _ = run("budcache-plain", budgets=[3], calibration=TEXTS)
+    assert found.entry("budcache-plain", 3).usual_mask == rung.mask == Ladder.load(file)[3].mask
+    assert Ladder.load(tmp_path / "budcache-plain.ladder.other.json")[3] == foreign, "nobody's search is lost"
+
+
+def test_a_ladder_of_the_same_search_is_taken(rung, run, tmp_path, recwarn):
+    Ladder.of([rung]).save(tmp_path / "budcache-plain.ladder.json")
+    run("budcache-plain", budgets=[3], calibration=TEXTS)
+    assert not (tmp_path / "search.ledger.jsonl").exists()
+    assert not [each for each in recwarn if issubclass(each.category, BudcacheWarning)]
 
 
 def without_line(file, holding):
