@@ -11,13 +11,14 @@ import torch
 from zoo import entry
 
 from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, SearchError, compare
-from budcache.comparison import Comparison, measure, show
+from budcache.comparison import Comparison, headline, measure, show
 from budcache.comparison.folder import picture
 from budcache.errors import FileError
 from budcache.events import EntryDone, Planned, Progress
 from budcache.metrics.pixels import Psnr, Ssim
 
 STEPS, PROMPTS = 5, ["a cat", "a dog"]
+ONE = Ladder.of([Policy(mask=Mask.full(3))])
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +280,29 @@ def test_another_policy_under_the_same_name_is_never_mixed_up_with_the_first(run
     assert [(out.method, out.budgets) for out in third.left_out] == [("budcache", (3,))]
     fourth, _ = run("uniform", budgets=[2], policies=policy(0, 1, 2))
     assert list(fourth.methods) == ["uniform"], "the ladder has no rung of 2, and the old one's is not shown for it"
+
+
+def test_a_policy_under_a_name_of_ones_own_is_put_forward(run, tmp_path):
+    mine = {"mine": Ladder.of([Policy(mask=Mask.of(STEPS, [0, 1]))])}
+    found, _ = run("uniform", budgets=[2], policies=mine)
+    assert (found.ours, found.given, found.policies) == ("mine", ["mine"], ("mine",))
+    assert headline(found).startswith("With 2 instead of 5 model calls mine reaches PSNR")
+    assert show(tmp_path) == found == Comparison.load(tmp_path / "comparison.json")
+    page = (tmp_path / "comparison.html").read_text()
+    assert "mine ahead by" in page
+    assert "budcache.applied" not in page, "there is no file of that name"
+    # Whatever is searched by budcache, or given in its place, comes first.
+    both, _ = run(
+        "uniform", budgets=[2], policies={**mine, "budcache": Ladder.of([Policy(mask=Mask.of(STEPS, [0, 3]))])}
+    )
+    assert (both.ours, both.given) == ("budcache", ["mine", "budcache"])
+
+
+def test_a_comparison_from_before_policies_were_named_knows_those_of_the_command_line(run):
+    files = {"policy:l.json": Ladder.of([Policy(mask=Mask.of(STEPS, [0, 1]))])}
+    found, _ = run("uniform", budgets=[2], policies=files)
+    old = {name: value for name, value in found.model_dump(mode="json").items() if name != "policies"}
+    assert Comparison.model_validate(old).ours == found.ours == "policy:l.json"
 
 
 def test_another_budget_leaves_the_rungs_that_were_drawn_as_they_are(run, tmp_path):
@@ -557,7 +581,10 @@ def test_modular_pipelines_can_be_compared_and_their_calls_are_counted(tmp_path)
         ({"prompts": [], "samples": [{"height": 32}], "metrics": ["clip-b"]}, SearchError, "looks at the prompt"),
         ({"metrics": ["pnsr"]}, SearchError, "no metric 'pnsr'. Did you mean psnr"),
         ({"methods": ["unifrom"]}, SearchError, "no method 'unifrom'. Did you mean uniform"),
-        ({"policies": {"full": Ladder.of([Policy(mask=Mask.full(3))])}}, SearchError, "the full run's name"),
+        ({"policies": {"full": ONE}}, SearchError, "the full run's name"),
+        ({"policies": {"teacache": ONE}}, SearchError, "a policy is called 'teacache', which is TeaCache's name"),
+        ({"policies": {"TeaCache": ONE}}, SearchError, "a policy is called 'TeaCache', which is TeaCache's name"),
+        ({"policies": {"uniform": ONE}}, SearchError, "a policy is called 'uniform', which is uniform mask's name"),
         ({"guidance_scale": 2.0}, SearchError, r"no option 'guidance_scale'.*call="),
     ],
 )
