@@ -237,7 +237,7 @@ class Folder(Kept):
     def keep(self, method: str, budget: int, number: int, sample: Frame) -> None:
         """Write a sample: its numbers, a picture, and of a video the middle frame and all of them.
 
-        Half precision is a hundred times finer than a picture's levels.
+        Half precision is off by at most 2.4e-4, an eighth of what a picture's 256 levels are off by.
         """
         target, shown = self._sample(method, budget, number), picture(self.path, method, budget, number)
         try:
