@@ -20,6 +20,7 @@ from budcache.jobs.meter import Meter
 from budcache.mask import Mask
 from budcache.metrics.base import Frame
 from budcache.samples.samples import fresh, seeded
+from budcache.storage import media
 
 __all__ = ["MEASURING", "Drawing", "draw"]
 
@@ -95,13 +96,7 @@ class Drawing:
         # As numbers, so that a GPU has finished when it returns.
         output = self.pipe(**{**call, "num_inference_steps": steps, "output_type": "np"})
         seconds = time.perf_counter() - begin
-        known = (getattr(output, name, None) for name in ("images", "frames", "videos"))  # modular ones say videos
-        found = next((value for value in known if value is not None), None)
-        if found is None:
-            raise SearchError(
-                f"{type(self.pipe).__name__} returned neither images nor frames, so it cannot be compared. Choose an "
-                "image or video pipeline."
-            )
+        found = media.samples(output)
         if len(found) != 1:
             raise SearchError(
                 f"sample {number} gave {len(found)} pictures. Give each sample one prompt and one picture."
