@@ -110,6 +110,57 @@ def test_align_writes_levels_and_a_ledger_that_it_goes_on_with(folder, pipe, run
     assert (folder / "plain.align.ledger.jsonl").read_bytes() == kept
 
 
+@pytest.mark.parametrize("verb", ["fit", "align"])
+def test_rungs_that_were_refined_before_stay_in_the_file(verb, folder, run_here):
+    usual = [verb, "plain.json", *PROMPTS]
+    worked(run_here(*usual, "--budget", 2, "--ledger", "first.jsonl") if verb == "align" else run_here(*usual, "-b", 2))
+    (first,) = Ladder.load(f"plain.{verb}.json")
+    output, _ = worked(run_here(*usual, "--budget", 4))
+    assert output.endswith("with the rungs that were there it has 2, 4 calls\n")
+    both = Ladder.load(f"plain.{verb}.json")
+    assert both.budgets == (2, 4) and both[2] == first and both[4].refined
+    output, _ = worked(run_here(*usual, "--budget", 4, "--json"))
+    facts = json.loads(output)
+    assert (list(facts["gain"]), facts["all_budgets"]) == (["4"], [2, 4])
+    # Told to, it replaces what is there.
+    worked(run_here(*usual, "--budget", 4, "--force"))
+    assert Ladder.load(f"plain.{verb}.json").budgets == (4,)
+
+
+def test_a_policy_alone_stays_one_and_goes_into_a_ladder_where_one_is(folder, run_here):
+    Ladder.load("plain.json")[2].save("one.json")
+    for _ in range(2):
+        worked(run_here("fit", "one.json", *PROMPTS))
+        assert Policy.load("one.fit.json").weights
+    worked(run_here("fit", "one.json", *PROMPTS, "--out", "plain.json"))
+    both = Ladder.load("plain.json")
+    assert both.budgets == (2, 4) and both[2].weights and not both[4].weights
+
+
+@pytest.mark.parametrize("verb", ["fit", "align"])
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        (Origin(model="another"), "model is 'another' in one and 'tiny-flux' in the other"),
+        (Origin(model="tiny-flux", teacher_steps=16), "teacher_steps is 16 in one and None in the other"),
+        (None, "not valid JSON"),
+    ],
+    ids=["model", "teacher", "damaged"],
+)
+def test_what_the_rungs_do_not_belong_to_is_not_overwritten(verb, there, says, folder, run_here, monkeypatch):
+    file = folder / f"plain.{verb}.json"
+    file.write_text("half a lad") if there is None else Policy(mask=MASKS[0], origin=there).save(file)
+    before = file.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"budcache.cli.refine.{verb}_policies", None)  # not called
+        code, output, errors = run_here(verb, "plain.json", *PROMPTS, "--budget", 4)
+    assert (code, output) == (2, "") and says in errors
+    assert errors.endswith("Choose another --out, or replace it with --force.\n") and errors.count("\n") == 1
+    assert file.read_bytes() == before
+    worked(run_here(verb, "plain.json", *PROMPTS, "--budget", 4, "--force"))
+    assert Ladder.load(file).budgets == (4,)
+
+
 def test_a_short_schedule_written_by_hand_is_aligned(folder, run_here):
     (folder / "short.json").write_text('{"kind": "policy", "version": 1, "mask": "111"}')
     usual = ["--model", "tiny-flux", "--teacher-steps", 9, "--objective", "pixel", "--height", 32, "--width", 32]

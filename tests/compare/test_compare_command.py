@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from comparing import BUDGETS, METHODS, started
 from filelock import FileLock
 
-from budcache import Ladder
+from budcache import Ladder, Mask, Policy
+from budcache.cli.compare import told_apart
 from budcache.comparison import Comparison
 
 ROWS = 1 + len(METHODS) * len(BUDGETS)  # the full run, every method at every budget
@@ -136,6 +138,35 @@ def test_more_can_be_asked_of_a_finished_folder(command, compared, tmp_path, run
     assert after.entry("policy:mine.json", 3).values == before.entry("budcache", 3).values
     assert after.ours == "policy:mine.json"
     assert "mine.json" in output
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["a.json", "b/c.json"], ["a.json", "c.json"]),
+        (["a/l.json", "b/l.json", "c.json"], ["a/l.json", "b/l.json", "c.json"]),
+        (["x/a/l.json", "y/a/l.json", "y/b/l.json"], ["x/a/l.json", "y/a/l.json", "b/l.json"]),
+        (["l.json", "./l.json"], ["l.json"]),
+    ],
+    ids=" ".join,
+)
+def test_policies_are_called_by_as_much_of_their_path_as_tells_them_apart(files, names):
+    named = told_apart([Path(file) for file in files])
+    assert list(named) == names
+    assert list(named.values()) == [Path(file) for file in files[: len(names)]]
+
+
+def test_two_policies_of_one_file_name_are_both_compared(command, run_here, tmp_path):
+    masks = {"one": Mask.of(6, [0, 1, 2]), "other": Mask.of(6, [0, 3, 5])}
+    files = [Policy(mask=mask).save(tmp_path / name / "policy.json") for name, mask in masks.items()]
+    arguments = [part if part != ",".join(METHODS) else "uniform" for part in command]
+    given = [part for file in files for part in ("--policy", file)]
+    code, output, errors = run_here(*arguments, "--budgets", 3, "--out", tmp_path / "out", *given)
+    assert code == 0, errors
+    found = Comparison.load(tmp_path / "out" / "comparison.json")
+    for name, mask in masks.items():
+        assert found.entry(f"policy:{name}/policy.json", 3).usual_mask == mask
+        assert f"{name}/policy.json" in output
 
 
 @pytest.mark.parametrize(

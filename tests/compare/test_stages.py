@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from zoo import entry
 
-from budcache import Ladder, Mask, PipelineError, Policy, SearchError, compare
-from budcache.comparison import Comparison, measure, show
+from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, SearchError, compare
+from budcache.comparison import Comparison, headline, measure, show
 from budcache.comparison.folder import picture
 from budcache.errors import FileError
 from budcache.events import EntryDone, Planned, Progress
 from budcache.metrics.pixels import Psnr, Ssim
 
 STEPS, PROMPTS = 5, ["a cat", "a dog"]
+ONE = Ladder.of([Policy(mask=Mask.full(3))])
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +161,69 @@ def test_what_is_kept_is_what_is_measured(run, tmp_path):
         assert Psnr()(sample.astype(np.float32), full.astype(np.float32)) == value
 
 
-def test_a_lost_sample_is_said_when_it_is_needed(run, tmp_path):
+def test_a_lost_sample_is_said_when_it_is_needed(run, flux, tmp_path):
     found, _ = run("uniform")
     (tmp_path / "samples" / "uniform-2" / "001.npy").unlink()
     again, _ = run("uniform")
     assert again == found, "all is measured already"
-    with pytest.raises(FileError, match=r"001\.npy is missing or damaged.*leave the new metrics out"):
-        run("uniform", metrics=["ssim"])
+    for methods in (["uniform"], ["uniform", "fewer-steps"]):
+        before = flux[0].calls
+        with pytest.raises(FileError, match=r"001\.npy is missing or damaged.*leave the new metrics out"):
+            run(*methods, metrics=["ssim"])
+        assert flux[0].calls == before, "it is said before the work"
+
+
+def test_without_its_samples_a_folder_goes_on(run, tmp_path):
+    """As the documentation says: what is measured is shown, what is new is drawn, beside the full run."""
+    whole, _ = run("uniform", "fewer-steps", folder=tmp_path / "whole")
+    first, _ = run("uniform")
+    shutil.rmtree(tmp_path / "samples")
+    assert run("uniform") == (first, 0)
+    found, calls = run("uniform", "fewer-steps")
+    full_runs = 2 + 1 + 2 * 2  # drawn again; to warm up; before each sample of the new method
+    assert calls == full_runs * STEPS + 2 * (2 + 3)
+    assert found.entry("uniform", 2) == first.entry("uniform", 2)
+    assert [entry.values for entry in found.entries] == [entry.values for entry in whole.entries]
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+        "fewer-steps-2",
+        "fewer-steps-3",
+        "full-5",
+    ]
+
+
+def test_a_new_metric_needs_the_samples_of_what_is_asked_for_only(run, tmp_path, measured):
+    run("uniform", budgets=[2, 3])
+    run("fewer-steps", budgets=[2])
+    for name in ("uniform-2", "uniform-3"):
+        shutil.rmtree(tmp_path / "samples" / name)
+    found, calls = run("fewer-steps", budgets=[2], metrics=["psnr", "ssim"])
+    assert (calls, measured["ssim"]) == (0, 2)
+    assert found.entry("fewer-steps", 2).values.keys() == {"psnr", "ssim"}
+
+
+def test_measuring_looks_at_what_was_last_asked_for(run, tmp_path, measured):
+    run("uniform", budgets=[2, 3])
+    run("fewer-steps", budgets=[2])
+    measure(tmp_path, ["ssim"])
+    assert measured["ssim"] == 2
+    run("uniform", budgets=[2, 3], metrics=["ssim"])
+    assert measured["ssim"] == 6
+
+
+def test_a_full_run_that_is_lost_is_drawn_again_for_a_new_metric(run, tmp_path):
+    whole, _ = run("uniform", metrics=["psnr", "ssim"], folder=tmp_path / "whole")
+    run("uniform")
+    (tmp_path / "samples" / "full-5" / "000.npy").unlink()
+    found, calls = run("uniform", metrics=["psnr", "ssim"])
+    assert calls == (1 + 2) * STEPS
+    assert [entry.values for entry in found.entries] == [entry.values for entry in whole.entries]
+
+
+def test_a_value_that_failed_is_not_tried_again_without_samples(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Psnr, "frame", lambda *_: float("nan"))
+    first, _ = run("uniform", budgets=[2])
+    shutil.rmtree(tmp_path / "samples")
+    assert run("uniform", budgets=[2]) == (first, 0)
 
 
 def test_a_folder_of_the_first_format_is_refused(run, tmp_path):
@@ -224,6 +282,29 @@ def test_another_policy_under_the_same_name_is_never_mixed_up_with_the_first(run
     assert list(fourth.methods) == ["uniform"], "the ladder has no rung of 2, and the old one's is not shown for it"
 
 
+def test_a_policy_under_a_name_of_ones_own_is_put_forward(run, tmp_path):
+    mine = {"mine": Ladder.of([Policy(mask=Mask.of(STEPS, [0, 1]))])}
+    found, _ = run("uniform", budgets=[2], policies=mine)
+    assert (found.ours, found.given, found.policies) == ("mine", ["mine"], ("mine",))
+    assert headline(found).startswith("With 2 instead of 5 model calls mine reaches PSNR")
+    assert show(tmp_path) == found == Comparison.load(tmp_path / "comparison.json")
+    page = (tmp_path / "comparison.html").read_text()
+    assert "mine ahead by" in page
+    assert "budcache.applied" not in page, "there is no file of that name"
+    # Whatever is searched by budcache, or given in its place, comes first.
+    both, _ = run(
+        "uniform", budgets=[2], policies={**mine, "budcache": Ladder.of([Policy(mask=Mask.of(STEPS, [0, 3]))])}
+    )
+    assert (both.ours, both.given) == ("budcache", ["mine", "budcache"])
+
+
+def test_a_comparison_from_before_policies_were_named_knows_those_of_the_command_line(run):
+    files = {"policy:l.json": Ladder.of([Policy(mask=Mask.of(STEPS, [0, 1]))])}
+    found, _ = run("uniform", budgets=[2], policies=files)
+    old = {name: value for name, value in found.model_dump(mode="json").items() if name != "policies"}
+    assert Comparison.model_validate(old).ours == found.ours == "policy:l.json"
+
+
 def test_another_budget_leaves_the_rungs_that_were_drawn_as_they_are(run, tmp_path):
     texts = ["a house", "a tree", "a boat"]
     first, _ = run("budcache-plain", budgets=[3], calibration=texts)
@@ -235,6 +316,194 @@ def test_another_budget_leaves_the_rungs_that_were_drawn_as_they_are(run, tmp_pa
     assert ladder[3] == rung
     assert both.entry("budcache-plain", 3) == first.entry("budcache-plain", 3)
     assert both.entry("budcache-plain", 2).usual_mask == ladder[2].mask
+
+
+TEXTS = ["a house", "a tree", "a boat"]
+
+
+@pytest.fixture(scope="module")
+def rung(flux, tmp_path_factory):
+    """What our search finds at 3 calls."""
+    pipe, call = flux
+    folder = tmp_path_factory.mktemp("searched")
+    asked = {"methods": ["budcache-plain"], "metrics": ["psnr"], "prompts": PROMPTS, "calibration": TEXTS}
+    compare(pipe, steps=STEPS, budgets=[3], folder=folder, call=call, **asked)
+    return Ladder.load(folder / "budcache-plain.ladder.json")[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"steps": STEPS + 1}, "steps is 6 in one and 5 in the other"),
+        ({"model": "another"}, "model is 'another' in one and"),
+        ({"weights": "0" * 16}, "weights is '0000000000000000' in one and"),
+        ({"height": 48}, "height is 48 in one and"),
+        ({"prompts_hash": "f" * 16}, "prompts_hash is 'ffffffffffffffff' in one and"),
+        ({"seed": 5}, "seed is 5 in one and 0 in the other"),
+        (None, "prompts_hash is None in one and"),
+    ],
+    ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",
+)
+def test_a_ladder_of_another_search_is_not_taken(change, says, rung, run, tmp_path):
+    other = Mask.of((change or {}).get("steps", STEPS), [0, 1, 2])
+    assert other.computed != rung.mask.computed
+    facts = {name: value for name, value in (change or {}).items() if name != "steps"}
+    origin = rung.origin.model_copy(update=facts) if change is not None else None
+    foreign, file = Policy(mask=other, origin=origin), tmp_path / "budcache-plain.ladder.json"
+    Ladder.of([foreign]).save(file)
+    with pytest.warns(BudcacheWarning, match=f"is no ladder of this comparison's search: {says}.*the search is made"):
+        found, _ = run("budcache-plain", budgets=[3], calibration=TEXTS)
+    assert found.entry("budcache-plain", 3).usual_mask == rung.mask == Ladder.load(file)[3].mask
+    assert Ladder.load(tmp_path / "budcache-plain.ladder.other.json")[3] == foreign, "nobody's search is lost"
+
+
+def test_a_ladder_of_the_same_search_is_taken(rung, run, tmp_path, recwarn):
+    Ladder.of([rung]).save(tmp_path / "budcache-plain.ladder.json")
+    run("budcache-plain", budgets=[3], calibration=TEXTS)
+    assert not (tmp_path / "search.ledger.jsonl").exists()
+    assert not [each for each in recwarn if issubclass(each.category, BudcacheWarning)]
+
+
+def without_line(file, holding):
+    """Remove a line of a journal by hand."""
+    lines = file.read_text().splitlines(keepends=True)
+    left = [line for line in lines if holding not in line]
+    assert len(left) == len(lines) - 1
+    file.write_text("".join(left))
+
+
+def test_a_line_removed_by_hand_moves_no_values_to_another_method(run, tmp_path):
+    found, _ = run("fewer-steps", "uniform", budgets=[2, 3])
+    without_line(tmp_path / "drawn.jsonl", '"method": "fewer-steps", "title": "fewer steps", "budget": 2')
+    shown = show(tmp_path)
+    assert shown.entry("fewer-steps", 2) is None
+    assert [entry.values for entry in shown.entries] == [
+        entry.values for entry in found.entries if (entry.method, entry.budget) != ("fewer-steps", 2)
+    ]
+    again, _ = run("fewer-steps", "uniform", budgets=[2, 3])
+    assert [entry.values for entry in again.entries] == [entry.values for entry in found.entries]
+
+
+def test_values_under_the_id_of_another_method_are_refused(run, tmp_path):
+    run("uniform", budgets=[2])
+    file = tmp_path / "measured.jsonl"
+    for old, new in (('"method": "uniform"', '"method": "fewer-steps"'), ('"budget": 2', '"budget": 3')):
+        right = file.read_text()
+        file.write_text(right.replace(old, new))
+        with pytest.raises(FileError, match=r"measured\.jsonl has a line that cannot be used.*Remove the line"):
+            show(tmp_path)
+        file.write_text(right)
+
+
+def as_before_ids(folder):
+    """A folder as it was written when values were tied to the number of a drawing's line."""
+    lines = [json.loads(line) for line in (folder / "drawn.jsonl").read_text().splitlines()]
+    numbers = {line.pop("id"): number for number, line in enumerate(lines) if "id" in line}
+    (folder / "drawn.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [json.loads(line) for line in (folder / "measured.jsonl").read_text().splitlines()]
+    rows = [{"line": numbers[row.pop("id")], **row} if "id" in row else row for row in rows]
+    (folder / "measured.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_folder_without_ids_is_still_read(run, measured, tmp_path):
+    found, _ = run("fewer-steps", "uniform")
+    as_before_ids(tmp_path)
+    assert show(tmp_path) == found
+    measure(tmp_path, ["ssim"])  # new values have an id of the old drawing
+    without_line(tmp_path / "drawn.jsonl", '"method": "fewer-steps", "title": "fewer steps", "budget": 2')
+    shown = show(tmp_path)
+    assert all(set(entry.values) == {"ssim"} for entry in shown.entries[1:]), "which line had which psnr is not known"
+    measured["psnr"] = 0
+    again, _ = run("fewer-steps", "uniform")
+    assert [entry.values for entry in again.entries] == [entry.values for entry in found.entries]
+    assert measured["psnr"] == 8
+
+
+def strictly(text):
+    """JSON as everybody else reads it, who knows no NaN."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_value_that_is_no_number_is_left_out_with_a_sentence(value, run, monkeypatch, tmp_path):
+    usual, met = Psnr.frame, []
+
+    def frame(self, *args):
+        met.append(1)
+        return value if len(met) == 2 else usual(self, *args)  # the second sample of the first entry
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Psnr, "frame", frame)
+        found, _ = run("uniform", metrics=["psnr", "ssim"])
+    says = f"PSNR of uniform mask at 2 calls is left out: sample 1 measures {value}. Look at the picture, or "
+    says += "leave psnr out."
+    assert found.warnings == (says,)
+    assert set(found.entry("uniform", 2).values) == {"ssim"}, "the rest of it is as good as ever"
+    assert set(found.entry("uniform", 3).values) == {"psnr", "ssim"}
+    assert show(tmp_path) == found == Comparison.load(tmp_path / "comparison.json")
+    assert says in (tmp_path / "comparison.html").read_text()
+    lines = strictly((tmp_path / "measured.jsonl").read_text())
+    again, calls = run("uniform", metrics=["psnr", "ssim"])
+    assert (again.warnings, calls) == ((), 0), "it is tried again, on the samples that are there"
+    assert len(strictly((tmp_path / "measured.jsonl").read_text())) == len(lines) + 1
+
+
+def test_a_value_that_is_no_number_again_is_written_once(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(Psnr, "frame", lambda *_: float("nan"))
+    first, _ = run("uniform", budgets=[2])
+    size = (tmp_path / "measured.jsonl").stat().st_size
+    assert run("uniform", budgets=[2])[0] == first
+    assert (tmp_path / "measured.jsonl").stat().st_size == size
+
+
+def test_a_folder_that_holds_nan_as_a_value_can_be_shown(run, tmp_path):
+    found, _ = run("uniform", budgets=[2])
+    file, (one, other) = tmp_path / "measured.jsonl", found.entry("uniform", 2).values["psnr"]
+    file.write_text(file.read_text().replace(f"[{one}, {other}]", f"[{one}, NaN]"))
+    shown = show(tmp_path)
+    assert "sample 1 measures nan" in shown.warnings[0]
+    assert shown.entry("uniform", 2).values == {}
+    assert run("uniform", budgets=[2])[0] == found
+
+
+@pytest.fixture
+def overflowing(flux, monkeypatch):
+    """The pipeline overflows in runs of a few calls: its pictures are not finite."""
+    pipe, _ = flux
+    usual = pipe.image_processor.postprocess
+
+    def switch(*calls):
+        before = pipe.calls
+
+        def postprocess(*args, **kwargs):
+            nonlocal before
+            made, before = pipe.calls - before, pipe.calls
+            pictures = usual(*args, **kwargs)
+            return pictures * np.nan if made in calls else pictures
+
+        monkeypatch.setattr(pipe.image_processor, "postprocess", postprocess)
+
+    return switch
+
+
+def test_pictures_that_are_not_finite_leave_a_method_out(run, overflowing, tmp_path):
+    overflowing(2)
+    found, _ = run("uniform", metrics=["psnr", "ssim"])
+    (absent,) = found.left_out
+    assert (absent.method, absent.budgets) == ("uniform", (2,))
+    assert absent.reason.startswith("sample 0 has pixels that are not finite numbers")
+    assert found.entry("uniform", 3).values.keys() == {"psnr", "ssim"}
+    assert show(tmp_path) == found
+
+
+def test_a_full_run_that_is_not_finite_ends_it(run, overflowing):
+    overflowing(STEPS)
+    with pytest.raises(PipelineError, match=r"sample 0 has pixels that are not finite numbers.*Check the number"):
+        run("uniform")
 
 
 def test_names_that_look_alike_have_pictures_of_their_own(tmp_path):
@@ -312,7 +581,10 @@ def test_modular_pipelines_can_be_compared_and_their_calls_are_counted(tmp_path)
         ({"prompts": [], "samples": [{"height": 32}], "metrics": ["clip-b"]}, SearchError, "looks at the prompt"),
         ({"metrics": ["pnsr"]}, SearchError, "no metric 'pnsr'. Did you mean psnr"),
         ({"methods": ["unifrom"]}, SearchError, "no method 'unifrom'. Did you mean uniform"),
-        ({"policies": {"full": Ladder.of([Policy(mask=Mask.full(3))])}}, SearchError, "the full run's name"),
+        ({"policies": {"full": ONE}}, SearchError, "the full run's name"),
+        ({"policies": {"teacache": ONE}}, SearchError, "a policy is called 'teacache', which is TeaCache's name"),
+        ({"policies": {"TeaCache": ONE}}, SearchError, "a policy is called 'TeaCache', which is TeaCache's name"),
+        ({"policies": {"uniform": ONE}}, SearchError, "a policy is called 'uniform', which is uniform mask's name"),
         ({"guidance_scale": 2.0}, SearchError, r"no option 'guidance_scale'.*call="),
     ],
 )

@@ -422,3 +422,24 @@ def test_a_pipeline_that_takes_the_time_as_a_bare_number_is_aligned_all_the_same
 def test_schedulers_without_levels_are_refused_with_a_sentence():
     with pytest.raises(budcache.PipelineError, match="DDIMScheduler keeps no list of sigmas"):
         align(Policy(mask=MASK), "sd15-ddim")
+
+
+def test_a_look_that_is_not_finite_is_no_reason_to_end(tmp_path, monkeypatch):
+    """The policy overflows on the samples put aside: it is not kept, and the ledger has no NaN."""
+    from budcache.calibration.judge import Judge
+
+    usual, looks = Judge.losses, []
+
+    def losses(self, policy):
+        looks.append(policy)
+        return (math.nan,) if len(looks) == 3 else usual(self, policy)  # the start, then after each update
+
+    ledger = tmp_path / "ledger.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "losses", losses)
+        first = align(badly_placed("flux"), ledger=ledger)
+    assert len(looks) > 3
+    written = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
+    assert [line["held_out"] is None for line in written] == [False, True, False]
+    again = align(badly_placed("flux"), ledger=ledger)
+    assert again.sigmas == first.sigmas

@@ -40,6 +40,20 @@ def test_it_is_locked_before_it_is_read(path, monkeypatch):
     assert refused == [path]
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_is_no_number_is_refused_and_not_written(path, number):
+    """It is not JSON, and a journal that holds it may not be read again."""
+    journal = Journal(path, WORK)
+    journal.write({"loss": 1.0})
+    with pytest.raises(FileError, match=r"cannot hold \{'loss'.* a number that is not finite\. Check the model"):
+        journal.write({"loss": [number]})
+    journal.write({"loss": 2.0})
+    journal.close()
+    again = Journal(path, WORK)
+    assert again.entries == [{"loss": 1.0}, {"loss": 2.0}]
+    again.close()
+
+
 def test_closed_by_another_thread_it_is_free_again(path):
     journal = Journal(path, WORK)
     thread = threading.Thread(target=journal.close)

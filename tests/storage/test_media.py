@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from budcache.errors import FileError
+from budcache.errors import FileError, PipelineError
 from budcache.storage import media
 
 PICTURE = Image.new("RGB", (16, 16), "red")
@@ -19,6 +21,29 @@ VIDEO = [PICTURE, Image.new("RGB", (16, 16), "blue")]
 def no_imageio(monkeypatch):
     stock = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "imageio" else stock(name))
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ({"images": [PICTURE]}, [PICTURE]),
+        ({"frames": [VIDEO]}, [VIDEO]),
+        ({"videos": [VIDEO]}, [VIDEO]),  # as modular pipelines call them
+        ({"images": None, "frames": [VIDEO]}, [VIDEO]),
+        ({"frames": np.zeros((1, 2, 16, 16, 3))}, [[Image.new("RGB", (16, 16))] * 2]),
+    ],
+    ids=["images", "frames", "videos", "no images", "numbers"],
+)
+def test_samples_are_found_whatever_the_pipeline_calls_them(output, found):
+    assert media.pictures(SimpleNamespace(**output)) == found
+    assert len(media.samples(SimpleNamespace(**output))) == 1
+
+
+def test_what_has_no_pictures_is_said_to_have_none():
+    with pytest.raises(
+        PipelineError, match=r"returned SimpleNamespace, which has no images, frames or videos\. Use an"
+    ):
+        media.pictures(SimpleNamespace(audios=[]))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,7 +99,7 @@ def compare(
     check_budgets(tuple(wanted), steps)
     embedded = model in models.EMBEDDED
     names = None if methods is None else _names(methods, "--methods")
-    ladders = {f"policy:{file.name}": Ladder.load(file) for file in policy or []}
+    ladders = {f"policy:{name}": Ladder.load(file) for name, file in told_apart(policy or []).items()}
     if prompts is not None and calibration is None and not embedded and _needs_prompts(names):
         learned_on, measured_on = _split(prompts, count)
     else:
@@ -166,16 +168,25 @@ def _tell(found: Comparison, folder: Path, as_json: bool, note: str = "") -> Non
     if as_json:
         entries = [{name: value for name, value in row.items() if value is not None} for row in rows(found)]
         left_out = [absent.model_dump(mode="json") for absent in found.left_out]
-        print(json.dumps({"out": str(folder), "page": str(page), "entries": entries, "left_out": left_out}))
+        facts = {"out": str(folder), "page": str(page), "entries": entries, "left_out": left_out}
+        print(json.dumps({**facts, "warnings": found.warnings}))
         return
     out.print(text(found))
     for absent in found.left_out:
         budgets = "" if absent.budgets == found.budgets else f" at {', '.join(map(str, absent.budgets))} calls"
         say(f"left out: {absent.title}{budgets}: {absent.reason}")
-    if note:
-        say(note)
+    for sentence in (*found.warnings, *filter(None, [note])):
+        say(sentence)
     say(f"\n{headline(found)}")
     say(f"{page}; numbers in {folder / 'comparison.json'} and {folder / 'comparison.csv'}")
+
+
+def told_apart(files: Sequence[Path]) -> dict[str, Path]:
+    """A name for each file: its own, with as much of its path before it as no other one of them ends in."""
+    given = {file.absolute().parts: file for file in files}
+    ends = {parts: [Path(*parts[-count:]) for count in range(1, len(parts) + 1)] for parts in given}
+    seen = Counter(end for own in ends.values() for end in own)
+    return {next(end for end in ends[parts] if seen[end] == 1).as_posix(): file for parts, file in given.items()}
 
 
 def _names(text: str, option: str) -> list[str]:

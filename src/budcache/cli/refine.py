@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -24,7 +24,6 @@ from budcache.cli.common import (
     PromptFile,
     Width,
     calibration_prompts,
-    check_writable,
     command,
     draw,
     open_pipeline,
@@ -33,6 +32,7 @@ from budcache.cli.common import (
     say,
     settings_for,
 )
+from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.cli.search import parse_budgets
 from budcache.errors import PolicyError, SearchError
 from budcache.events import Event, Planned, Updated
@@ -40,6 +40,7 @@ from budcache.jobs.align import align as align_policies
 from budcache.jobs.config import AlignConfig, FitConfig
 from budcache.jobs.estimate import align_phases, fit_phases, put_aside
 from budcache.jobs.fit import fit as fit_policies
+from budcache.jobs.refining import origin_after
 from budcache.policy import Ladder, Policy, load
 from budcache.samples.samples import split
 from budcache.wording import quote
@@ -47,7 +48,12 @@ from budcache.wording import quote
 LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder file.")]
 Model = Annotated[str | None, typer.Option(help="An embedded name, a folder or a hub id; default: the file's own.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Default: beside it, ending in .fit.json or .align.json.")
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="Default: beside it, ending in .fit.json or .align.json. A ladder that is there gets the new rungs.",
+    ),
 ]
 Budgets = Annotated[str | None, typer.Option("--budgets", "--budget", "-b", help="Only these rungs: 8, or 5,6.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first sample.")]
@@ -82,6 +88,7 @@ def fit(
     guidance: Guidance = None,
     negative: Negative = None,
     plot: Plot = None,
+    force: Force = False,
     dry_run: DryRun = False,
     device: Device = None,
     dtype: Numbers = None,
@@ -90,7 +97,7 @@ def fit(
     """Fit the reuse of masks in closed form: blends of past outputs instead of repeats of the last one."""
     from budcache.report import plots
 
-    work = _Work(ladder, model, out_path, budgets, "fit", as_json)
+    work = _Work(ladder, model, out_path, budgets, "fit", force, as_json)
     texts = calibration_prompts(work.model, prompt or [], prompts, count)
     # What can be refused without the model is refused before it is loaded.
     split(texts, selection)
@@ -102,6 +109,7 @@ def fit(
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)
+    work.check(pipe, teacher_steps)
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
         found = fit_policies(
             pipe,
@@ -153,6 +161,7 @@ def align(
     negative: Negative = None,
     ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
     plot: Plot = None,
+    force: Force = False,
     dry_run: DryRun = False,
     device: Device = None,
     dtype: Numbers = None,
@@ -161,7 +170,7 @@ def align(
     """Learn noise levels by gradient (Algorithm 3), and blend weights with them; killed, the same command goes on."""
     from budcache.report import plots
 
-    work = _Work(ladder, model, out_path, budgets, "align", as_json)
+    work = _Work(ladder, model, out_path, budgets, "align", force, as_json)
     texts = calibration_prompts(work.model, prompt or [], prompts, count, PAPER_PROMPTS)
     split(texts, put_aside(len(texts), selection))
     config = AlignConfig(work.ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection)
@@ -171,6 +180,7 @@ def align(
     wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
     pipe = open_pipeline(work.model, device, dtype)
     settings = settings_for(pipe, **wanted, negative_prompt=negative)
+    work.check(pipe, teacher_steps)
     losses: dict[str, list[Updated]] = {}
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
 
@@ -211,7 +221,14 @@ class _Work:
     """What both commands do before and after: the file to refine, and the file that comes of it."""
 
     def __init__(
-        self, file: Path, model: str | None, out_path: Path | None, budgets: str | None, verb: str, as_json: bool
+        self,
+        file: Path,
+        model: str | None,
+        out_path: Path | None,
+        budgets: str | None,
+        verb: str,
+        force: bool,
+        as_json: bool,
     ) -> None:
         self.single = isinstance(load(file), Policy)
         whole = Ladder.load(file)
@@ -221,23 +238,30 @@ class _Work:
         if not found:
             raise PolicyError(f"{file} does not say what model it is for. Name it with --model.")
         self.model: str = found
+        self.verb, self.as_json, self.begin = verb, as_json, time.perf_counter()
         self.out = out_path or file.with_suffix(f".{verb}.json")
-        self.as_json, self.begin = as_json, time.perf_counter()
-        check_writable(self.out)
+        self.into = Output(self.out, force)
+
+    def check(self, pipe: Any, teacher_steps: int | None) -> None:
+        """Refuse, before the work, to write into a ladder that the new rungs do not belong to."""
+        origins = {rung.budget: origin_after(pipe, rung, teacher_steps) for rung in self.ladder}
+        rungs = [rung.model_copy(update={"origin": origins[rung.budget]}) for rung in self.ladder]
+        self.into.check(Ladder.of(rungs), {"align": "alignment"}.get(self.verb, self.verb))
 
     def done(self, found: Ladder) -> None:
         """Save, and tell."""
         from budcache.report.text import describe
 
-        result: Ladder | Policy = found.rungs[0] if self.single else found
-        result.save(self.out)
+        written = self.into.write(found, single=self.single)
         seconds = time.perf_counter() - self.begin
         if self.as_json:
             gains = {rung.budget: rung.refined[-1].gain for rung in found}
-            print(json.dumps({"ladder": str(self.out), "seconds": seconds, "gain": gains}))
+            facts = {"ladder": str(self.out), "seconds": seconds, "gain": gains, "all_budgets": written.budgets}
+            print(json.dumps(facts))
             return
-        out.print(describe(result))
+        out.print(describe(found.rungs[0] if self.single else found))
         say(f"\n{self.out}  {seconds:.1f} s")
+        say_what_was_there(found, written)
 
 
 def _numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:

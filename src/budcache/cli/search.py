@@ -27,7 +27,6 @@ from budcache.cli.common import (
     Width,
     calibration_prompts,
     check_model,
-    check_writable,
     command,
     open_pipeline,
     out,
@@ -35,7 +34,8 @@ from budcache.cli.common import (
     say,
     settings_for,
 )
-from budcache.errors import BudcacheError, PolicyError, SearchError
+from budcache.cli.rungs import Force, Output, say_what_was_there
+from budcache.errors import SearchError
 from budcache.events import Planned
 from budcache.jobs.config import POLISH, ROUNDS, SearchConfig, taken_strategy
 from budcache.jobs.estimate import search_phases
@@ -96,9 +96,7 @@ def search(
     record: Annotated[
         Path | None, typer.Option(help="Full runs recorded before; paths are found from these, too.")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a ladder of another model or settings at --out.")
-    ] = False,
+    force: Force = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and stop.")] = False,
     device: Device = None,
     dtype: Numbers = None,
@@ -131,13 +129,12 @@ def search(
     if dry_run:
         tell_cost(planned, as_json)
         return
-    check_writable(out_path)
-    there = None if force else _there(out_path)
+    into = Output(out_path, force)
     pipe = open_pipeline(model, device, dtype)
     settings = settings_for(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
-    _check_same(there, pipe, config, settings, out_path)
+    into.check(_rungs_like(pipe, config, settings), "search")
     kept, begin = ledger or out_path.with_suffix(".ledger.jsonl"), time.perf_counter()
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
         ladder = find(
@@ -164,35 +161,15 @@ def search(
             progress=False,
             watch=bar,
         )
-    written = ladder if there is None else there.merged(ladder)
-    written.save(out_path)
-    _tell(model, ladder, written, out_path, kept, time.perf_counter() - begin, as_json)
+    _tell(model, ladder, into.write(ladder), out_path, kept, time.perf_counter() - begin, as_json)
 
 
-def _there(out_path: Path) -> Ladder | None:
-    """The ladder that is at --out already, if one is."""
-    try:
-        return Ladder.load(out_path) if out_path.exists() else None
-    except BudcacheError as error:
-        raise PolicyError(f"{error} Choose another --out, or replace it with --force.") from None
-
-
-def _check_same(
-    there: Ladder | None, pipe: Any, config: SearchConfig, settings: dict[str, Any], out_path: Path
-) -> None:
-    """Refuse, before the work, to write rungs into a ladder that they do not belong to."""
+def _rungs_like(pipe: Any, config: SearchConfig, settings: dict[str, Any]) -> Ladder:
+    """A ladder that says of itself what those of this search will say."""
     from budcache.jobs.setup import Setup
 
-    if there is None:
-        return
     origin = Setup(pipe, config.steps, teacher_steps=config.teacher_steps).origin([settings])
-    ours = Policy(mask=Mask.full(config.steps), reuse=config.reuse, origin=origin)
-    differs = there.difference(Ladder.of([ours]))
-    if differs is not None:
-        raise PolicyError(
-            f"{out_path} holds a ladder that this search does not belong to: {differs}. "
-            "Choose another --out, or replace it with --force."
-        )
+    return Ladder.of([Policy(mask=Mask.full(config.steps), reuse=config.reuse, origin=origin)])
 
 
 def _tell(
@@ -212,8 +189,7 @@ def _tell(
         say(f"stopped early at the {searched.stopped}")
     before = f" ({searched.earlier} of them in runs before this one)" if searched.earlier else ""
     say(f"\n{out_path}  {searched.calls} sample-calls{before}, {seconds:.1f} s; history in {kept}")
-    if written.budgets != ladder.budgets:
-        say(f"with the rungs that were there it has {written.budgets_text} calls")
+    say_what_was_there(ladder, written)
     say(f"  budcache generate {model} --policy {out_path} --budget {ladder.budgets[-1]} --prompt ...")
 
 

@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from budcache.comparison.folder import Folder
+from budcache.comparison.folder import Folder, compares, unusable
 from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import FULL, Entry
 from budcache.comparison.timing import PARTS, parts
-from budcache.errors import BudcacheError, FileError, SearchError
+from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
 from budcache.events import EntryDone, Phase
 from budcache.jobs.meter import Meter
 from budcache.mask import Mask
 from budcache.metrics.base import Frame
 from budcache.samples.samples import fresh, seeded
+from budcache.storage import media
 
 __all__ = ["MEASURING", "Drawing", "draw"]
 
@@ -95,18 +96,18 @@ class Drawing:
         # As numbers, so that a GPU has finished when it returns.
         output = self.pipe(**{**call, "num_inference_steps": steps, "output_type": "np"})
         seconds = time.perf_counter() - begin
-        known = (getattr(output, name, None) for name in ("images", "frames", "videos"))  # modular ones say videos
-        found = next((value for value in known if value is not None), None)
-        if found is None:
-            raise SearchError(
-                f"{type(self.pipe).__name__} returned neither images nor frames, so it cannot be compared. Choose an "
-                "image or video pipeline."
-            )
+        found = media.samples(output)
         if len(found) != 1:
             raise SearchError(
                 f"sample {number} gave {len(found)} pictures. Give each sample one prompt and one picture."
             )
-        return np.asarray(found[0], np.float32), seconds
+        sample = np.asarray(found[0], np.float32)
+        if not np.isfinite(sample).all():
+            raise PipelineError(
+                f"sample {number} has pixels that are not finite numbers, so nothing can be measured on it. Check the "
+                "number format (float16 overflows where bfloat16 does not)."
+            )
+        return sample, seconds
 
 
 def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], budgets: Sequence[int]) -> None:
@@ -123,6 +124,7 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
         for budget in those
         if folder.find(method, budget, preparation.made_of(method)) is not None
     }
+    known -= _to_draw_again(folder, known)
     names = {method: "full run" if method == FULL else title(method) for method in wanted}
     phases = []
     for method, those in wanted.items():
@@ -138,6 +140,22 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
             elif not _drawn(drawing, preparation, method, budget):
                 continue
             meter.tell(EntryDone(method, names[method], budget, kept=(method, budget) in known))
+
+
+def _to_draw_again(folder: Folder, known: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    """The full run, where its samples were removed and others have still to be compared with it.
+
+    A sample that is lost and that a new metric needs is said here, before the work.
+    """
+    full, *others = folder.wanted
+    missing = {key: folder.missing(folder.drawn[key]) for key in known}
+    for key in others:
+        if missing.get(key) and (sample := folder.lost(folder.drawn[key])) is not None:
+            raise unusable(sample)
+    if full not in known or folder.lost(folder.drawn[full]) is None:
+        return set()
+    needed = any(compares(name) for key in others for name in missing.get(key, folder.metrics))
+    return {full} if needed or missing[full] else set()
 
 
 def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int) -> bool:

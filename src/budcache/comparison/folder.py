@@ -1,7 +1,8 @@
 """The folder of a comparison: all that is finished is written down at once, so that a killed comparison goes on.
 
 `drawn.jsonl` has a line for each method at a budget that was drawn, or left out and why; `measured.jsonl` a line for
-each metric of such an entry. So a new metric draws nothing, and a new method or budget measures only what is new.
+each metric of such an entry. So a new metric draws nothing, and a new method or budget measures only what is new. Both
+lines have the drawing's id, so that lines can be removed by hand without values coming to stand beside other drawings.
 Samples lie in `samples/` as numbers, which metrics are computed from, and in `pictures/` for people.
 """
 
@@ -13,19 +14,22 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
-from budcache.comparison.result import VERSION, Conditions, Entry, LeftOut
+from budcache.comparison.result import FULL, VERSION, Conditions, Entry, LeftOut
 from budcache.errors import FileError, PolicyError
+from budcache.metrics import METRICS
 from budcache.metrics.base import Frame
 from budcache.storage import media
 from budcache.storage.journal import Journal
 from budcache.wording import quote
 
-__all__ = ["Drawn", "Folder", "Kept", "picture"]
+__all__ = ["Drawn", "Folder", "Kept", "compares", "picture", "unusable"]
 
 DRAWN, MEASURED, OLD = "drawn.jsonl", "measured.jsonl", "comparison.jsonl"
 Key = tuple[str, int]  # a method and a budget
@@ -37,7 +41,12 @@ class Drawn:
 
     entry: Entry  # without values
     made_of: str  # a fingerprint of the policy, where one was given
-    line: int  # of the journal: it tells this drawing from another one of the same method and budget
+    id: str  # it tells this drawing from another one of the same method and budget
+
+    @property
+    def key(self) -> Key:
+        """The method and the budget."""
+        return self.entry.method, self.entry.budget
 
 
 class Kept:
@@ -57,8 +66,9 @@ class Kept:
         self.methods, self.metrics = tuple[str, ...](), tuple[str, ...]()
         self.drawn: dict[Key, Drawn] = {}
         self.left_out: dict[Key, LeftOut] = {}
-        self._values: dict[tuple[int, str], tuple[float, ...]] = {}  # by line of the drawing, and metric
-        self._lines = 0
+        # By id of the drawing, and metric: the values, or why there are none.
+        self._measurements: dict[tuple[str, str], tuple[float, ...] | str] = {}
+        self._lines: list[Drawn | None] = []  # what each line has drawn, which may not be there any more
         _check_format(self.path)
 
     @classmethod
@@ -70,9 +80,40 @@ class Kept:
             kept._take(MEASURED, _lines(kept.path / MEASURED)[1:])
         return kept
 
+    @property
+    def wanted(self) -> list[Key]:
+        """What was last asked for: the full run, then every method at every budget."""
+        if self.conditions is None:
+            return []
+        methods = ((method, budget) for method in self.methods for budget in self.conditions.budgets)
+        return [(FULL, self.conditions.steps), *methods]
+
     def values(self, drawn: Drawn) -> dict[str, tuple[float, ...]]:
         """What was measured on an entry, by metric."""
-        return {metric: row for (line, metric), row in self._values.items() if line == drawn.line}
+        return {metric: row for metric, row in self._of(drawn) if isinstance(row, tuple)}
+
+    def failures(self, drawn: Drawn) -> dict[str, str]:
+        """Why metrics have no values on an entry although they were asked for, by metric, as a clause."""
+        return {metric: why for metric, why in self._of(drawn) if isinstance(why, str)}
+
+    def missing(self, drawn: Drawn) -> list[str]:
+        """The metrics that were asked for and are not measured on an entry."""
+        known = set(self.values(drawn))
+        if self.lost(drawn) is not None:
+            known |= set(self.failures(drawn))  # to be tried again only where that can be
+        # The full run is what others are compared with, so it is not compared with itself.
+        return [name for name in self.metrics if name not in known and not (drawn.key[0] == FULL and compares(name))]
+
+    def lost(self, drawn: Drawn) -> Path | None:
+        """The first of an entry's samples that is not there: they may be removed once they are measured."""
+        samples = (self._sample(*drawn.key, number) for number in range(len(drawn.entry.calls)))
+        return next((sample for sample in samples if not sample.exists()), None)
+
+    def _sample(self, method: str, budget: int, number: int) -> Path:
+        return _place(self.path / "samples", method, budget) / f"{number:03d}.npy"
+
+    def _of(self, drawn: Drawn) -> list[tuple[str, tuple[float, ...] | str]]:
+        return [(metric, found) for (drawing, metric), found in self._measurements.items() if drawing == drawn.id]
 
     def _take(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
@@ -84,7 +125,7 @@ class Kept:
                 ) from None
 
     def _take_drawn(self, line: Mapping[str, Any]) -> None:
-        self._lines += 1
+        drawn = None
         if "conditions" in line:
             self.conditions = Conditions.model_validate(line["conditions"])
             self.methods, self.metrics = tuple(line["methods"]), tuple(line["metrics"])
@@ -97,11 +138,32 @@ class Kept:
             self.drawn.pop(tuple(line["removed"]), None)
         else:
             entry = Entry.model_validate(line["entry"])
-            self.drawn[entry.method, entry.budget] = Drawn(entry, str(line["made of"]), self._lines)
+            drawn = Drawn(entry, str(line["made of"]), str(line.get("id") or _digest(line)))
+            self.drawn[entry.method, entry.budget] = drawn
             self.left_out.pop((entry.method, entry.budget), None)
+        self._lines.append(drawn)
 
     def _take_measured(self, line: Mapping[str, Any]) -> None:
-        self._values[int(line["line"]), str(line["metric"])] = tuple(map(float, line["values"]))
+        drawn = self._measured_on(line)
+        if drawn is None:
+            return
+        found = str(line["failed"]) if "failed" in line else tuple(map(float, line["values"]))
+        if isinstance(found, tuple):
+            found = _not_finite(found) or found  # folders used to hold nan as a value
+        self._measurements[drawn.id, str(line["metric"])] = found
+
+    def _measured_on(self, line: Mapping[str, Any]) -> Drawn | None:
+        """The drawing that a line of values is about; None if that was removed."""
+        key = str(line["method"]), int(line["budget"])
+        if "id" not in line:
+            # Values used to be tied to a line's number, which is another one where lines before it were removed.
+            number = int(line["line"])
+            there = self._lines[number - 1] if 0 < number <= len(self._lines) else None
+            return there if there is not None and there.key == key else None
+        found = next((drawn for drawn in self._lines if drawn is not None and drawn.id == line["id"]), None)
+        if found is not None and found.key != key:
+            raise ValueError("the id is that of another method or budget")
+        return found
 
 
 class Folder(Kept):
@@ -157,7 +219,8 @@ class Folder(Kept):
 
     def add(self, entry: Entry, made_of: str) -> None:
         """Write a finished entry down."""
-        self._note_drawn({"made of": made_of, "entry": entry.model_dump(mode="json", exclude_none=True)})
+        facts = entry.model_dump(mode="json", exclude_none=True)
+        self._note_drawn({"id": uuid4().hex, "made of": made_of, "entry": facts})
 
     def leave_out(self, method: str, title: str, budget: int, reason: str) -> None:
         """Write down that a method could not take part, and why."""
@@ -174,7 +237,7 @@ class Folder(Kept):
     def keep(self, method: str, budget: int, number: int, sample: Frame) -> None:
         """Write a sample: its numbers, a picture, and of a video the middle frame and all of them.
 
-        Half precision is a hundred times finer than a picture's levels.
+        Half precision is off by at most 2.4e-4, an eighth of what a picture's 256 levels are off by.
         """
         target, shown = self._sample(method, budget, number), picture(self.path, method, budget, number)
         try:
@@ -198,23 +261,33 @@ class Folder(Kept):
         try:
             return np.asarray(np.load(source, allow_pickle=False), np.float32)
         except (OSError, ValueError):
-            raise FileError(
-                f"{source} is missing or damaged, so nothing more can be measured on it. Compare in another place, or "
-                "leave the new metrics out."
-            ) from None
-
-    def _sample(self, method: str, budget: int, number: int) -> Path:
-        return _place(self.path / "samples", method, budget) / f"{number:03d}.npy"
+            raise unusable(source) from None
 
     # Measuring
 
-    def note(self, drawn: Drawn, metric: str, values: Iterable[float]) -> None:
-        """Write down what a metric measured on an entry."""
-        entry = drawn.entry
-        line = {"line": drawn.line, "method": entry.method, "budget": entry.budget, "metric": metric}
-        line |= {"values": list(values)}
+    def note(self, drawn: Drawn, metric: str, values: Sequence[float]) -> None:
+        """Write down what a metric measured on an entry, or that it measured something that is not a number."""
+        method, budget = drawn.key
+        line: dict[str, Any] = {"id": drawn.id, "method": method, "budget": budget, "metric": metric}
+        failed = _not_finite(values)
+        if failed is not None and self.failures(drawn).get(metric) == failed:
+            return  # tried again, with the same outcome
+        line |= {"values": list(values)} if failed is None else {"failed": failed}
         self._measured.write(line)
         self._take_measured(line)
+
+
+def compares(metric: str) -> bool:
+    """Whether a metric compares with the full run; one that this budcache does not know counts as if it did."""
+    return metric not in METRICS or METRICS[metric].reference
+
+
+def unusable(sample: Path) -> FileError:
+    """The error for a sample that is needed and cannot be read."""
+    return FileError(
+        f"{sample} is missing or damaged, so nothing more can be measured on it. Compare in another place, or leave "
+        "the new metrics out."
+    )
 
 
 def _check_format(path: Path) -> None:
@@ -236,6 +309,16 @@ def _place(folder: Path, method: str, budget: int) -> Path:
     if name != method:  # two names may look alike without their odd letters
         name += f"-{hashlib.sha256(method.encode()).hexdigest()[:6]}"
     return folder / f"{name}-{budget}"
+
+
+def _not_finite(values: Sequence[float]) -> str | None:
+    """Which of the values cannot be used, as a clause; None if all can."""
+    return next((f"sample {i} measures {value}" for i, value in enumerate(values) if not isfinite(value)), None)
+
+
+def _digest(line: Mapping[str, Any]) -> str:
+    """An id for a drawing that was written down without one: the same wherever its line stands."""
+    return hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -30,30 +30,28 @@ def measure(folder: str | os.PathLike[str], metrics: Sequence[str], device: str 
 
 
 def measure_all(folder: Folder, judges: Iterable[Metric], meter: Meter) -> None:
-    """Measure what was drawn by what was not yet measured; every metric of every entry is written down by itself."""
+    """Measure what was last asked for and not yet measured; every metric of every entry is written down by itself.
+
+    What was drawn for an earlier question is left alone: its samples may have been removed.
+    """
     judges = list(judges)
     for judge in judges:
         judge.prepare()  # what is missing is said before the work
-    for drawn in folder.drawn.values():
-        known = folder.values(drawn)
-        # The full run is what others are compared with, so it is not compared with itself.
-        missing = [
-            judge
-            for judge in judges
-            if judge.name not in known and not (judge.reference and drawn.entry.method == FULL)
-        ]
-        if missing:
-            _measure(folder, drawn, missing, meter)
+    for drawn in [folder.drawn[key] for key in folder.wanted if key in folder.drawn]:
+        missing = folder.missing(drawn)
+        if asked := [judge for judge in judges if judge.name in missing]:
+            _measure(folder, drawn, asked, meter)
 
 
 def _measure(folder: Folder, drawn: Drawn, judges: Sequence[Metric], meter: Meter) -> None:
     assert folder.conditions is not None  # something was drawn, so it had begun
     entry, conditions = drawn.entry, folder.conditions
     values: dict[str, list[float]] = {judge.name: [] for judge in judges}
+    compared = any(judge.reference for judge in judges)
     for number, prompt in enumerate(conditions.prompts):
         meter.add(0, note=f"{entry.title}, {entry.budget} calls")
         sample = folder.sample(entry.method, entry.budget, number)
-        reference = folder.sample(FULL, conditions.steps, number)
+        reference = folder.sample(FULL, conditions.steps, number) if compared else None
         for judge in judges:
             values[judge.name].append(judge(sample, reference, prompt))
     for name, row in values.items():

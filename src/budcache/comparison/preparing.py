@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -12,11 +13,13 @@ from typing import Any
 
 from budcache.comparison.methods import AUTHORS, OURS, UNTAUGHT
 from budcache.comparison.searching import expected_calls, searched
-from budcache.errors import BudcacheError, FileError, PolicyError
+from budcache.errors import BudcacheError, BudcacheWarning, FileError, PolicyError
 from budcache.jobs.meter import Meter
+from budcache.jobs.setup import Setup
 from budcache.mask import Mask
-from budcache.policy import Ladder, Policy
+from budcache.policy import Ladder, Origin, Policy
 from budcache.samples.samples import seeded
+from budcache.wording import quote
 
 __all__ = ["LEDGER", "Preparation", "Ready", "plain"]
 
@@ -89,14 +92,50 @@ class Preparation:
     def _ladder(self, method: str) -> Ladder:
         """Ours: from the folder as far as an earlier run got, and searched for the budgets that are missing there."""
         file = self.folder / f"{method}.ladder.json"
-        with _of_the_folder():
-            kept = list(Ladder.load(file)) if file.exists() else []
+        kept = self._kept(file)
         missing = sorted(set(self.budgets) - {rung.budget for rung in kept})
         if missing:
             # Rungs that are there stay: pictures have been drawn by them.
             kept += self._search(method, missing, LEDGER)
             Ladder.of(kept).save(file)
         return Ladder.of(kept)
+
+    def _kept(self, file: Path) -> list[Policy]:
+        """The rungs that an earlier run found; a ladder of another search is put aside, for it may be dear."""
+        if not file.exists():
+            return []
+        with _of_the_folder():
+            ladder = Ladder.load(file)
+        differs = self._difference(ladder)
+        if differs is None:
+            return list(ladder)
+        aside = file.with_suffix(".other.json")
+        file.replace(aside)
+        warnings.warn(
+            f"{file} is no ladder of this comparison's search: {differs}. It is now {aside.name}, and the search is "
+            "made again; to compare that ladder, give it as a policy.",
+            BudcacheWarning,
+            stacklevel=2,
+        )
+        return []
+
+    def _difference(self, ladder: Ladder) -> str | None:
+        """In what a ladder differs from those that are searched here, as a clause; None if in nothing."""
+        ours = self._searched_on
+        differs = ladder.difference(Ladder.of([Policy(mask=Mask.full(self.steps), origin=ours)]))
+        if differs is not None:
+            return differs
+        for rung in ladder:
+            for name in ("prompts_hash", "seed"):
+                theirs, here = getattr(rung.origin, name, None), getattr(ours, name)
+                if theirs != here:
+                    return f"{name} is {quote(theirs)} in one and {quote(here)} in the other"
+        return None
+
+    @cached_property
+    def _searched_on(self) -> Origin:
+        """What ladders that are searched here say of where they came from."""
+        return Setup(self.pipe, self.steps).origin(self.calibration, seed=self.seed)
 
     def _search(self, method: str, budgets: Sequence[int], ledger: str) -> Ladder:
         return searched(

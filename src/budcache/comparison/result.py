@@ -160,6 +160,7 @@ class Conditions(Value):
     prompts: Annotated[tuple[str, ...], Samples]  # a title for each sample: its prompt, if it has one
     seed: Seed | None = None  # of the first sample's noise, the next ones count up; None: samples bring their own
     calibration: Count  # samples that were there to search and tune on
+    policies: tuple[Text, ...] = ()  # methods that are ladders which the user brought
     device: Text
     threads: Count
     dtype: Text
@@ -173,6 +174,7 @@ class Comparison(Conditions):
     measures: tuple[Measure, ...]
     entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
     left_out: tuple[LeftOut, ...] = ()
+    warnings: tuple[Text, ...] = ()  # sentences on values that are missing
     history: tuple[Tried, ...] = ()  # of our search, where there was one
 
     @field_validator("version")
@@ -218,7 +220,8 @@ class Comparison(Conditions):
     @property
     def given(self) -> list[str]:
         """Policies that the user brought: what is put forward where budcache itself was not asked to search."""
-        return [name for name in self.methods if name.startswith("policy:")]
+        # Comparisons that do not name them have only those of the command line, whose names begin so.
+        return [name for name in self.methods if name in self.policies or name.startswith("policy:")]
 
     def entry(self, method: str, budget: int) -> Entry | None:
         """A method at a budget, if it took part."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
 
-from budcache.comparison.folder import Kept
+from budcache.comparison.folder import Drawn, Kept
 from budcache.comparison.preparing import LEDGER
 from budcache.comparison.result import FULL, Comparison, Entry, LeftOut, Measure, Tried
 from budcache.comparison.table import write_csv
@@ -14,6 +15,8 @@ from budcache.metrics import METRICS
 from budcache.strategies import read_history
 
 __all__ = ["gathered", "show"]
+
+T = TypeVar("T")
 
 
 def show(folder: str | os.PathLike[str]) -> Comparison:
@@ -37,23 +40,33 @@ def gathered(folder: str | os.PathLike[str]) -> Comparison:
     conditions = kept.conditions
     if conditions is None or (FULL, conditions.steps) not in kept.drawn:
         raise FileError(f"{folder} has no full run yet, so there is nothing to show. Run the comparison again.")
-    wanted = [(FULL, conditions.steps), *((method, budget) for method in kept.methods for budget in conditions.budgets)]
+    shown = [kept.drawn[key] for key in kept.wanted if key in kept.drawn]
     entries = [
         Entry.model_validate({**dict(drawn.entry), "values": _asked(kept.values(drawn), kept.metrics)})
-        for key in wanted
-        if (drawn := kept.drawn.get(key)) is not None
+        for drawn in shown
     ]
     return Comparison(
         **dict(conditions),
         measures=tuple(Measure.of(METRICS[name]) for name in kept.metrics if name in METRICS),
         entries=tuple(entries),
-        left_out=_grouped([kept.left_out[key] for key in wanted if key in kept.left_out]),
+        left_out=_grouped([kept.left_out[key] for key in kept.wanted if key in kept.left_out]),
+        warnings=tuple(sentence for drawn in shown for sentence in _warnings(kept, drawn)),
         history=_history(kept.path / LEDGER),
     )
 
 
-def _asked(values: dict[str, tuple[float, ...]], metrics: tuple[str, ...]) -> dict[str, tuple[float, ...]]:
-    return {name: values[name] for name in metrics if name in values}
+def _asked(found: dict[str, T], metrics: tuple[str, ...]) -> dict[str, T]:
+    return {name: found[name] for name in metrics if name in found}
+
+
+def _warnings(kept: Kept, drawn: Drawn) -> list[str]:
+    """A sentence for each metric that was asked for and could not be measured on an entry."""
+    where = drawn.entry.title + ("" if drawn.entry.method == FULL else f" at {drawn.entry.budget} calls")
+    return [
+        f"{METRICS[name].title if name in METRICS else name} of {where} is left out: {failed}. Look at the picture, or "
+        f"leave {name} out."
+        for name, failed in _asked(kept.failures(drawn), kept.metrics).items()
+    ]
 
 
 def _grouped(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from budcache.calibration.aggregate import standard_error
+from budcache.comparison.methods import OURS
 from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.wording import several
 
@@ -73,7 +74,7 @@ def headline(comparison: Comparison) -> str:
 
 def _best_rival(comparison: Comparison, entries: Sequence[Entry], measure: Measure) -> Entry | None:
     """The best of other people's methods, by the mean."""
-    others = [e for e in entries if e.method != comparison.ours and not e.method.startswith("budcache")]
+    others = [entry for entry in entries if entry.method not in (comparison.ours, *OURS)]
     means = {entry.method: found.mean for entry in others if (found := entry.summed(measure)) is not None}
     known = [entry for entry in others if entry.method in means]
     return (max if measure.higher else min)(known, key=lambda entry: means[entry.method], default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -223,6 +224,8 @@ class _Alignment:
     def _keep(self, budget: int, update: Update, held_out: float | None, judge: Judge) -> None:
         if self.journal is not None:
             calls = self.calls + judge.calls
+            if held_out is not None and not math.isfinite(held_out):
+                held_out = None  # the policy overflows: not a number to write, and no better than not to have looked
             self.journal.write({"budget": budget, "calls": calls, "held_out": held_out, **asdict(update)})
 
     def _known(self, budget: int) -> tuple[list[_Known], int]:

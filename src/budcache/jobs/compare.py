@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from budcache.comparison.folder import Folder
 from budcache.comparison.measuring import measure_all
-from budcache.comparison.methods import METHODS, UNTAUGHT, title, usual
+from budcache.comparison.methods import METHODS, OURS, UNTAUGHT, title, usual
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.result import FULL, Comparison, Conditions
 from budcache.comparison.showing import show
@@ -74,8 +74,8 @@ class CompareConfig:
         for name in self.methods:
             if name not in METHODS and name not in self.policies:
                 raise SearchError(f"there is no method {name!r}. {nearest(name, [*METHODS, *self.policies])}")
-        if FULL in self.policies:
-            raise SearchError(f"a policy is called {FULL!r}, which is the full run's name. Choose another name.")
+        for name in self.policies:
+            _check_name(name)
         if not self.samples:
             raise SearchError("there are no prompts to measure on. Give a few that are not used for calibration.")
         lacking = [name for name in self.methods if name not in (*self.policies, *UNTAUGHT)]
@@ -143,7 +143,8 @@ def compare(
             published search. The full run always takes part. A method that cannot serve this pipeline is left out,
             with its reason.
         metrics: names from `budcache.metrics.METRICS`.
-        policies: ladders to compare as well, by name; one called "budcache" is taken instead of a search.
+        policies: ladders to compare as well, by a name of your choice; one called "budcache" or "budcache-plain" is
+            taken instead of a search, and other methods' names are refused.
         seed: of the searches.
         batch: samples at once while searching and tuning; drawing is always one at a time.
         call: keyword arguments of the pipeline that all samples share: sizes, guidance.
@@ -198,6 +199,14 @@ def _warn_of_shared_prompts(config: CompareConfig) -> None:
         )
 
 
+def _check_name(policy: str) -> None:
+    """Refuse a name under which a policy's numbers would pass for those of something else."""
+    others = {FULL: "the full run", **{name: each for name, each in METHODS.items() if name not in OURS}}
+    for name, each in others.items():
+        if policy == name or title(policy) == each:
+            raise SearchError(f"a policy is called {policy!r}, which is {each}'s name. Choose another name.")
+
+
 def _prompt(sample: Mapping[str, Any]) -> str:
     """A sample's prompt as text; nothing where it has none, or one in another form."""
     found = sample.get("prompt")
@@ -219,6 +228,7 @@ def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
         prompts=config.titles,
         seed=None if own_noise else config.seed + EVALUATION_SEED,
         calibration=len(config.calibration),
+        policies=tuple(config.policies),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         threads=torch.get_num_threads(),
         dtype=str(getattr(pipe, "dtype", "")).removeprefix("torch."),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from budcache.policy import Policy, Quality, Refined
+from budcache.policy import Origin, Policy, Quality, Refined
 
 if TYPE_CHECKING:
     from budcache.calibration.judge import Judge
     from budcache.refine.fit import FittedScorer
 
-__all__ = ["SETTINGS", "best_fit", "gain", "refined"]
+__all__ = ["SETTINGS", "best_fit", "gain", "origin_after", "refined"]
 
 # What a fit may be: how many outputs to blend, and the ridge. The first is what a fitted search scores with.
 SETTINGS = ((3, 1e-3), (3, 1e-4), (3, 1e-2), (2, 1e-3))
@@ -41,21 +41,26 @@ def refined(
     pipe: Any, before: Policy, after: Policy, line: Refined, quality: Quality, teacher_steps: int | None
 ) -> Policy:
     """A policy with what was found for it, and a line on how that came about."""
-    from budcache.pipeline import describe
-
-    origin = before.origin or describe(pipe)  # a policy written by hand says from now on what it is for
-    if teacher_steps != origin.teacher_steps:  # what the quality refers to
-        origin = origin.model_copy(update={"teacher_steps": teacher_steps})
     loss = after.quality.calibration_loss if after.quality else None
     return before.model_copy(
         update={
             "weights": after.weights,
             "sigmas": after.sigmas,
-            "origin": origin,
+            "origin": origin_after(pipe, before, teacher_steps),
             "quality": quality.model_copy(update={"calibration_loss": loss}),
             "refined": (*before.refined, line),
         }
     )
+
+
+def origin_after(pipe: Any, before: Policy, teacher_steps: int | None) -> Origin:
+    """What a policy says of where it came from, once it is refined."""
+    from budcache.pipeline import describe
+
+    origin = before.origin or describe(pipe)  # a policy written by hand says from now on what it is for
+    if teacher_steps == origin.teacher_steps:
+        return origin
+    return origin.model_copy(update={"teacher_steps": teacher_steps})  # what the quality refers to
 
 
 def gain(before: Quality, after: Quality) -> float | None:

@@ -55,6 +55,7 @@ def page(comparison: Comparison, folder: str | os.PathLike[str]) -> str:
         full=view.rows(comparison, [comparison.full]),
         blocks=panels(lambda budget: view.rows(comparison, comparison.at(budget))),
         noisy=NOISY if any(entry.speed.noisy for entry in comparison.entries) else "",
+        warnings=comparison.warnings,
         left_out=view.left_out(comparison),
         facts=view.facts(comparison),
         prompts=comparison.prompts,

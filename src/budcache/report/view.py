@@ -183,7 +183,7 @@ def ladder_file(comparison: Comparison, folder: Path) -> str | None:
     """The file of what is put forward: brought by the user, or left in the folder."""
     if comparison.ours is None:
         return None
-    if comparison.ours in comparison.given:
+    if comparison.ours.startswith("policy:"):  # as the command line calls files
         return comparison.ours.removeprefix("policy:")
     name = f"{comparison.ours}.ladder.json"
     return name if (folder / name).exists() else None

@@ -57,7 +57,14 @@ class Journal:
     def write(self, entry: dict[str, Any]) -> None:
         """Append a line, at once: it is on the disk when this returns."""
         try:
-            self._file.write(json.dumps(entry) + "\n")
+            line = json.dumps(entry, allow_nan=False)
+        except ValueError:  # nan is not JSON, and whoever reads it back could not go on with it
+            raise JournalError(
+                f"the {self.kind} {self.path} cannot hold {quote(entry)}: it has a number that is not finite. Check "
+                "the model and its number format (float16 overflows where bfloat16 does not)."
+            ) from None
+        try:
+            self._file.write(line + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:

@@ -14,21 +14,27 @@ from PIL import Image
 
 from budcache.errors import FileError, PipelineError
 
-__all__ = ["check_format", "ending", "pictures", "read", "save", "to_levels", "to_picture", "to_webp"]
+__all__ = ["check_format", "ending", "pictures", "read", "samples", "save", "to_levels", "to_picture", "to_webp"]
 
 Picture = Image.Image
+NAMES = ("images", "frames", "videos")  # of what pipelines return; modular ones say videos
+
+
+def samples(output: Any) -> Sequence[Any]:
+    """The samples in a pipeline's output, in whatever form it was asked for."""
+    for name in NAMES:
+        found: Sequence[Any] | None = getattr(output, name, None)
+        if found is not None:
+            return found
+    raise PipelineError(
+        f"the pipeline returned {type(output).__name__}, which has no {', '.join(NAMES[:-1])} or {NAMES[-1]}. "
+        "Use an image or video pipeline."
+    )
 
 
 def pictures(output: Any) -> list[Picture | list[Picture]]:
     """The samples in a pipeline's output: one picture each, or one list of frames each."""
-    for name in ("images", "frames"):
-        found = getattr(output, name, None)
-        if found is not None:
-            return [_sample(sample) for sample in found]
-    raise PipelineError(
-        f"the pipeline returned {type(output).__name__}, which has neither images nor frames. "
-        "Only image and video pipelines can be written to files."
-    )
+    return [_sample(sample) for sample in samples(output)]
 
 
 def _sample(sample: Any) -> Picture | list[Picture]:
