@@ -110,7 +110,7 @@ def test_search_writes_a_ladder_and_its_history(searched, model):
     assert f"budcache generate {model} --policy found.json --budget 4" in done.stdout
     # What it will cost is said before the work begins, and how long that is behind the first full run.
     cost, time = done.stderr.splitlines()
-    told = budcache.estimate(steps=STEPS, budgets=BUDGETS, prompts=3, selection=1)
+    told = budcache.estimate(steps=STEPS, budgets=BUDGETS, prompts=3, selection=1, strategy="ladder")
     assert cost.startswith(
         f"search: about {told.sample_calls} sample-calls (model calls times samples): full runs 16, "
     )
@@ -445,7 +445,7 @@ def test_another_models_ladder_is_not_overwritten(into, tmp_path):
 )
 def test_a_damaged_file_is_not_overwritten(into, content, says):
     Path("l.json").write_text(content)
-    refused = into(of="no-such-model")  # not even looked for
+    refused = into(of="no/such-model")  # not even looked for
     assert wrong_with(refused, says) is None
     assert refused[2].endswith("Choose another --out, or replace it with --force.\n")
     assert Path("l.json").read_text() == content
@@ -487,11 +487,18 @@ def bad_inputs():
     yield [*usual, "--state-memory", "lots"], "memory of 'lots'"
     yield [*usual, "--state-memory=-1G"], "memory of '-1G'"
     yield [*usual, "--prompts", "good.txt"], "both given"
-    yield [*usual, "--count", 2], "--count is 2, but --prompt has 1 prompts"
+    yield [*usual, "--count", 3], "--count is 3, but --prompt has 2 prompts"
     yield [*files, "good.txt", "--count", 2], "--count is 2, but good.txt has 1 prompts"
     yield [*usual, "--out", "."], "is a folder"
     yield [*usual, "--out", "good.txt/new.json"], "cannot be written"
-    yield [*usual[:2], *usual[4:]], "no prompts to calibrate on"
+    yield [*usual[:2], *usual[6:]], "no prompts to calibrate on"
+    yield [*usual[:2], *usual[4:]], "one prompt says nothing of others"
+    yield [*usual, "--record", "none.record"], "there is no file none.record"
+    yield [*usual, "--record", "none.record", "--strategy", "ladder"], "--record is for paths"
+    yield ["search", "tinyflux", *usual[2:]], "did you mean tiny-flux?"
+    yield ["search", "tinyflux", *usual[6:]], "did you mean tiny-flux?"
+    yield ["ladder", "none.record", "--budgets", 3], "there is no file none.record"
+    yield ["show", "none.record"], "there is no file none.record"
     yield [*files, "none.txt"], "none.txt cannot be read: No such file"
     yield [*files, "."], "cannot be read: Is a directory"
     yield [*files, "empty.txt"], "no prompts in empty.txt"
@@ -672,9 +679,57 @@ def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path)
             assert (code, output) == (-signal.SIGKILL, "")
         assert ledger.read_bytes().startswith(kept), "what was scored was lost"
         kept = ledger.read_bytes()
-        assert kept.count(b"\n") == 1 + lines
+        # The one that was interrupted could still say what it had spent.
+        assert len(read_history(ledger)) == lines
         assert not out.exists()
     assert " of them in runs before this one)" in worked(*command, cwd=tmp_path).stdout
-    assert ledger.read_bytes() == kept
+    assert ledger.read_bytes().startswith(kept), "what was scored was scored again"
     assert essence(out) == essence(searched[0] / "found.json")
     assert [(s.mask, s.loss, s.phase) for s in read_history(ledger)] == [(s.mask, s.loss, s.phase) for s in undisturbed]
+
+
+def test_the_default_search_takes_paths_and_goes_on_where_it_was(model, run_here, monkeypatch, tmp_path):
+    """Candidates from the full runs, each scored once; a second run scores none again."""
+    monkeypatch.chdir(tmp_path)
+    usual = ["search", model, "--steps", 10, "--budgets", "3,5", "-p", "a", "-p", "two dogs", *SIZE, "--out", "p.json"]
+    code, output, errors = run_here(*usual)
+    assert code == 0, errors
+    ladder = Ladder.load("p.json")
+    assert {rung.origin.strategy for rung in ladder} == {"paths"}
+    assert all(rung.weights and rung.quality.used_to_fit and rung.quality.samples == 2 for rung in ladder)
+    assert "on new prompts expect several dB less" in " ".join(output.split())
+    history = read_history("p.ledger.jsonl")
+    assert {step.phase for step in history} == {"paths, fitted"}
+    code, output, errors = run_here(*usual, "--force")
+    assert code == 0, errors
+    assert essence("p.json") == essence("p.json")
+    assert [step.mask for step in read_history("p.ledger.jsonl")] == [step.mask for step in history]
+    assert Ladder.load("p.json").rungs[0].origin.calls == ladder.rungs[0].origin.calls + 2 * 10
+
+
+def test_a_record_becomes_a_ladder_on_the_command_line(model, run_here, monkeypatch, tmp_path):
+    from budcache.models import load
+
+    monkeypatch.chdir(tmp_path)
+    pipe = load(model)
+    pipe.set_progress_bar_config(disable=True)
+    with budcache.recording(pipe) as record:
+        for text in ("a cat", "two dogs"):
+            pipe(text, height=32, width=32, num_inference_steps=8)
+    record.save("runs.record")
+    code, output, errors = run_here("show", "runs.record")
+    assert (code, errors) == (0, "")
+    assert "2 runs of 8 steps: " in output
+    assert json.loads(run_here("show", "runs.record", "--json")[1])[0]["runs"] == 2
+    code, output, errors = run_here("ladder", "runs.record", "--budgets", "2-4", "--out", "l.json")
+    assert (code, errors) == (0, "")
+    assert Ladder.load("l.json") == record.ladder([2, 3, 4])
+    assert "from 2 runs of 8 steps, without a model call" in output
+    code, output, errors = run_here("ladder", "runs.record", "-b", 3, "--steps", 12, "--out", "l12.json")
+    assert "interpolated; a search there may be better" in " ".join(output.split())
+    assert Ladder.load("l12.json").steps == 12
+    usual = ["search", model, "--budgets", 3, "-p", "a", "-p", "b", *SIZE, "--out", "s.json", "--record", "runs.record"]
+    assert run_here(*usual, "--steps", 8)[0] == 0
+    code, _, errors = run_here(*usual, "--steps", 9)
+    assert code == 2
+    assert "no runs of 9 steps: it has runs of 8 steps" in errors

@@ -170,7 +170,7 @@ def test_a_short_schedule_written_by_hand_is_aligned(folder, run_here):
 
 
 def test_search_fits_unless_it_is_told_not_to(folder, run_here):
-    usual = ["search", "tiny-flux", "--steps", 6, "--budgets", 2, *PROMPTS, "--selection", 1]
+    usual = ["search", "tiny-flux", "--steps", 6, "--budgets", 2, *PROMPTS, "--selection", 1, "--strategy", "ladder"]
     output, _ = worked(run_here(*usual, "--out", "masks.json", "--plain"))
     assert all(rung.weights is None and rung.refined == () for rung in Ladder.load("masks.json"))
     assert "blend" not in output and "refined by" not in output
