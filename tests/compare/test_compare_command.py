@@ -213,13 +213,17 @@ def test_one_file_of_prompts_serves_both(model, run_here, tmp_path):
 @pytest.mark.parametrize(
     ("prompts", "more", "message"),
     [
-        ("a cat\n", [], "has one prompt, but methods have to be calibrated on others than are measured on. Give these"),
-        ("a cat\na dog\na boat\n", ["--count", 3], "has 2 to measure on beside 1 to calibrate on. Lower it, or give"),
+        (
+            "a cat\n",
+            [],
+            "has 1 prompt, but methods have to be calibrated on two others than are measured on. Give these",
+        ),
+        ("a cat\na dog\na boat\n", ["--count", 3], "has 1 to measure on beside 2 to calibrate on. Lower it, or give"),
     ],
 )
 def test_too_few_prompts_are_said_before_anything_is_loaded(prompts, more, message, run_here, tmp_path):
     (tmp_path / "few.txt").write_text(prompts)
-    command = ["compare", tmp_path / "nowhere", "--budgets", 3, "--prompts", tmp_path / "few.txt", *more]
+    command = ["compare", "no/where", "--budgets", 3, "--prompts", tmp_path / "few.txt", *more]
     code, _, errors = run_here(*command, "--out", tmp_path / "out")
     assert code == 2
     assert message in errors
@@ -231,3 +235,27 @@ def test_a_model_without_prompts_needs_some(model, run_here, tmp_path):
     code, _, errors = run_here("compare", model / "tiny", "--budgets", 3, "--out", tmp_path / "out")
     assert code == 2
     assert "Give a file of them with --prompts" in errors
+
+
+def test_a_dry_run_says_the_cost_and_leaves_nothing_behind(run_here, tmp_path):
+    command = [
+        "compare",
+        "tiny-flux",
+        "--budgets",
+        "6,10",
+        "--count",
+        4,
+        "--out",
+        tmp_path / "out",
+        "--dry-run",
+        "--json",
+    ]
+    facts = json.loads(run_here(*command)[1])
+    assert facts["sample_calls"] == sum(facts["phases"].values())
+    assert facts["phases"]["full run"] == 4 * 28
+    fewer = json.loads(run_here(*command, "--calibration-count", 4, "--methods", "budcache,uniform")[1])
+    assert fewer["sample_calls"] < facts["sample_calls"] / 5
+    assert not (tmp_path / "out").exists()
+    code, output, errors = run_here("compare", "tinyflux", "--budgets", 6, "--dry-run")
+    assert (code, output) == (2, "")
+    assert "did you mean tiny-flux?" in errors

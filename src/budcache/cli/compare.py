@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from budcache.cli.bar import Bar
+from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     CALIBRATION_PROMPTS,
     Device,
@@ -70,7 +70,12 @@ def compare(
     ),
     metrics: Annotated[str, typer.Option(help="psnr, ssim, lpips, clip-b, clip-l, imagereward, hpsv2.")] = "psnr,ssim",
     policy: Annotated[list[Path] | None, typer.Option(help="A policy or ladder file to compare, too.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to use.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to measure on.")
+    ] = None,
+    calibration_count: Annotated[
+        int | None, typer.Option(min=2, help="How many prompts to search and tune on; default: at most 32.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the search; samples are drawn from others.")] = 0,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once while searching.")] = None,
     height: Height = None,
@@ -83,12 +88,14 @@ def compare(
     show_only: Annotated[
         bool, typer.Option("--show-only", help="Only show what is in --out, finished or not; needs no model.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on."""
     from budcache import models
     from budcache.comparison import show
     from budcache.jobs.compare import compare as run
+    from budcache.jobs.compare import expected
 
     if show_only:
         _tell(show(folder), folder, as_json)
@@ -97,6 +104,7 @@ def compare(
         raise SearchError("compare needs a model and --budgets. Name them, or show a folder with --show-only --out.")
     wanted = parse_budgets(budgets)
     check_budgets(tuple(wanted), steps)
+    models.check(model)
     embedded = model in models.EMBEDDED
     names = None if methods is None else _names(methods, "--methods")
     ladders = {f"policy:{name}": Ladder.load(file) for name, file in told_apart(policy or []).items()}
@@ -104,9 +112,14 @@ def compare(
         learned_on, measured_on = _split(prompts, count)
     else:
         measured_on = _prompts(model, prompts, "evaluation", count or (EVALUATION_PROMPTS if embedded else None))
-        learned_on = _prompts(model, calibration, "calibration", CALIBRATION_PROMPTS if calibration is None else None)
+        usual = CALIBRATION_PROMPTS if calibration is None else None
+        learned_on = _prompts(model, calibration, "calibration", calibration_count or usual)
     if not measured_on:
         raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
+    if dry_run:
+        sizes = {"samples": len(measured_on), "calibration": len(learned_on)}
+        tell_cost(expected(steps=steps, budgets=wanted, methods=names, policies=ladders, **sizes), as_json)
+        return
     check_writable(folder / "comparison.json")
     pipe = open_pipeline(model, device, dtype)
     pipe.set_progress_bar_config(disable=True)
@@ -215,12 +228,12 @@ def _needs_prompts(methods: list[str] | None) -> bool:
 def _split(file: Path, count: int | None) -> tuple[list[str], list[str]]:
     """One file for both: the first third of its prompts to calibrate on, the rest to measure on."""
     found = read_prompts(file)
-    if len(found) < 2:
+    if len(found) < 3:
         raise SearchError(
-            f"{file} has one prompt, but methods have to be calibrated on others than are measured on. "
-            "Give these with --calibration, or write more."
+            f"{file} has {several(len(found), 'prompt')}, but methods have to be calibrated on two others than are "
+            "measured on. Give these with --calibration, or write more."
         )
-    part = min(max(1, len(found) // 3), CALIBRATION_PROMPTS)
+    part = min(max(2, len(found) // 3), CALIBRATION_PROMPTS)
     rest = found[part:]
     if count is not None and count > len(rest):
         raise SearchError(

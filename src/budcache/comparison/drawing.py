@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,13 +125,8 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
         if folder.find(method, budget, preparation.made_of(method)) is not None
     }
     known -= _to_draw_again(folder, known)
-    names = {method: "full run" if method == FULL else title(method) for method in wanted}
-    phases = []
-    for method, those in wanted.items():
-        new = any((method, budget) not in known for budget in those)
-        calls = preparation.expected_calls(method) if new and method != FULL else 0
-        phases.append(Phase(names[method], calls + sum(drawing.expected_calls(method, budget) for budget in those)))
-    meter.plan([*phases, Phase(MEASURING, 0)])
+    names = {method: _name(method) for method in wanted}
+    meter.plan(expected_phases(drawing, preparation, wanted, known))
     for method, those in wanted.items():
         meter.phase(names[method])
         for budget in those:
@@ -140,6 +135,25 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
             elif not _drawn(drawing, preparation, method, budget):
                 continue
             meter.tell(EntryDone(method, names[method], budget, kept=(method, budget) in known))
+
+
+def expected_phases(
+    drawing: Drawing,
+    preparation: Preparation,
+    wanted: Mapping[str, Sequence[int]],
+    known: Collection[tuple[str, int]] = (),
+) -> list[Phase]:
+    """What a comparison will cost, method by method; `known` is drawn already."""
+    phases = []
+    for method, those in wanted.items():
+        new = any((method, budget) not in known for budget in those)
+        calls = preparation.expected_calls(method) if new and method != FULL else 0
+        phases.append(Phase(_name(method), calls + sum(drawing.expected_calls(method, budget) for budget in those)))
+    return [*phases, Phase(MEASURING, 0)]
+
+
+def _name(method: str) -> str:
+    return "full run" if method == FULL else title(method)
 
 
 def _to_draw_again(folder: Folder, known: set[tuple[str, int]]) -> set[tuple[str, int]]:

@@ -7,16 +7,16 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from budcache.comparison.folder import Folder
 from budcache.comparison.measuring import measure_all
-from budcache.comparison.methods import METHODS, OURS, UNTAUGHT, title, usual
+from budcache.comparison.methods import AUTHORS, METHODS, OURS, UNTAUGHT, title, usual
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.result import FULL, Comparison, Conditions
 from budcache.comparison.showing import show
 from budcache.errors import BudcacheWarning, SearchError
-from budcache.events import Watch
+from budcache.events import Planned, Watch
 from budcache.jobs.config import check_budgets, known_options, one_or_several
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import check_call
@@ -29,7 +29,7 @@ from budcache.wording import nearest, quote
 if TYPE_CHECKING:
     from budcache.policy import Origin
 
-__all__ = ["EVALUATION_SEED", "CompareConfig", "compare"]
+__all__ = ["EVALUATION_SEED", "CompareConfig", "compare", "expected"]
 
 EVALUATION_SEED = 10_000  # far from the seeds of the search, which count up from 0
 OURS_TO_SAY: Mapping[str, str | None] = {
@@ -143,8 +143,8 @@ def compare(
             published search. The full run always takes part. A method that cannot serve this pipeline is left out,
             with its reason.
         metrics: names from `budcache.metrics.METRICS`.
-        policies: ladders to compare as well, by a name of your choice; one called "budcache" or "budcache-plain" is
-            taken instead of a search, and other methods' names are refused.
+        policies: ladders to compare as well, by a name of your choice; one called "budcache", "budcache-plain" or
+            "authors" is taken instead of a search, and other methods' names are refused.
         seed: of the searches.
         batch: samples at once while searching and tuning; drawing is always one at a time.
         call: keyword arguments of the pipeline that all samples share: sizes, guidance.
@@ -188,6 +188,26 @@ def compare(
     return show(config.folder)
 
 
+def expected(
+    *,
+    steps: int,
+    budgets: Sequence[int],
+    samples: int,
+    calibration: int,
+    methods: Sequence[str] | None = None,
+    policies: Mapping[str, Ladder] | None = None,
+) -> Planned:
+    """What a comparison in a new folder will cost; no pipeline is needed to say it."""
+    from budcache.comparison.drawing import Drawing, expected_phases
+
+    given, nothing = dict(policies or {}), cast(Any, None)
+    named = dict.fromkeys([*(usual() if methods is None else methods), *given])
+    wanted = {FULL: [steps], **{method: list(budgets) for method in named}}
+    drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing)
+    preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, 0, 1, nothing)
+    return Planned("compare", tuple(expected_phases(drawing, preparation, wanted)))
+
+
 def _warn_of_shared_prompts(config: CompareConfig) -> None:
     learned = {text for sample in config.calibration if (text := _prompt(sample))}
     if both := learned & {text for sample in config.samples if (text := _prompt(sample))}:
@@ -201,7 +221,8 @@ def _warn_of_shared_prompts(config: CompareConfig) -> None:
 
 def _check_name(policy: str) -> None:
     """Refuse a name under which a policy's numbers would pass for those of something else."""
-    others = {FULL: "the full run", **{name: each for name, each in METHODS.items() if name not in OURS}}
+    searched = (*OURS, *AUTHORS)  # whose policies may be found elsewhere and given
+    others = {FULL: "the full run", **{name: each for name, each in METHODS.items() if name not in searched}}
     for name, each in others.items():
         if policy == name or title(policy) == each:
             raise SearchError(f"a policy is called {policy!r}, which is {each}'s name. Choose another name.")
