@@ -503,14 +503,14 @@ def test_callbacks_see_the_computed_steps_and_may_change_the_latents():
 
     def watch(pipe, i, t, kwargs):
         seen.append((i, float(t), kwargs["latents"].clone()))
-        return {"latents": kwargs["latents"] * 0.5} if i == 2 else {}
+        return {"latents": kwargs["latents"] * 0.5} if i == 3 else {}
 
     with opened(kind, pipe) as model:
         timesteps = (model.sigmas * 1000).tolist()
     with budcache.applied(pipe, POLICY):
         plain = latents(kind, pipe)
         halved = latents(kind, pipe, callback_on_step_end=watch)
-    assert [i for i, _, _ in seen] == [0, 1, 2]
+    assert [i for i, _, _ in seen] == [0, 1, 3] and pipe.num_timesteps == STEPS
     np.testing.assert_allclose([t for _, t, _ in seen], [timesteps[k] for k in POLICY.mask.computed], rtol=1e-6)
     assert torch.equal(seen[-1][2], plain) and torch.equal(halved, plain * 0.5)
 

@@ -14,6 +14,8 @@ from typing import Any
 from budcache.errors import PipelineError
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.counting import counting, named_as
+from budcache.pipeline.scheduler import BudcacheScheduler
+from budcache.pipeline.standin import counted
 
 __all__ = ["counting_blocks", "parts", "run"]
 
@@ -53,7 +55,8 @@ def _counting_block(cls: Any) -> Any:
         def __call__(self, components: Any, *args: Any, **kwargs: Any) -> Any:
             scheduler = getattr(components, "scheduler", None)
             self.planned_calls = getattr(scheduler, "planned_calls", None)
-            return counting(cls.__call__, scheduler)(self, components, *args, **kwargs)
+            with counted(scheduler if isinstance(scheduler, BudcacheScheduler) else None):
+                return counting(cls.__call__)(self, components, *args, **kwargs)
 
         def progress_bar(self, iterable: Any = None, total: int | None = None) -> Any:
             return super().progress_bar(iterable, total if self.planned_calls is None else self.planned_calls)
@@ -78,7 +81,7 @@ def _new_block(cls: Any) -> Any:
 
 def run(pipe: Any, call: dict[str, Any]) -> Any:
     """Call a pipeline whose scheduler is a stand-in. Latents or pictures are first in what it returns."""
-    function = counting(type(pipe).__call__, pipe.scheduler)
+    function = counting(type(pipe).__call__)
     if not is_modular(pipe):
         return function(pipe, **call)
     latent = call.get("output_type") == "latent"

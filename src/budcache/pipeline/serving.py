@@ -19,6 +19,7 @@ from budcache.pipeline.origin import difference, guidance_of
 from budcache.pipeline.parts import adapters, denoisers
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
+from budcache.pipeline.standin import Timesteps
 from budcache.policy import Ladder, Policy, load
 
 __all__ = ["Handle", "applied", "apply"]
@@ -202,11 +203,15 @@ class _Tie:
 class _ProgressBar(_Tie):
     """A pipeline's `progress_bar`, sized by the calls that will really be made."""
 
-    def __call__(self, iterable: Any = None, total: int | None = None) -> Any:
+    def __call__(self, iterable: Any = None, total: int | None = None, **options: Any) -> Any:
         pipe = self.pipe
-        if total is not None and isinstance(pipe.scheduler, BudcacheScheduler):
+        ours = isinstance(pipe.scheduler, BudcacheScheduler)
+        if total is not None and ours:
             total = pipe.scheduler.planned_calls
-        return type(pipe).progress_bar(pipe, iterable, total)
+        bar = type(pipe).progress_bar(pipe, iterable, total, **options)
+        if isinstance(iterable, Timesteps) and ours:
+            bar.total = pipe.scheduler.planned_calls  # a loop over them does not take them all
+        return bar
 
 
 class _RunWatch(_Tie):
