@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 
 import diffusers as d
 import pytest
@@ -16,6 +17,7 @@ from budcache import Mask, PipelineError, Policy
 from budcache.pipeline.arguments import arguments
 from budcache.pipeline.modular import parts
 from budcache.pipeline.origin import describe
+from budcache.pipeline.trunk import Blocks
 
 POLICY = Policy(mask="110100")
 
@@ -166,6 +168,34 @@ def test_a_guider_with_momentum_is_served_but_not_searched():
     pipe.guider.adaptive_projected_guidance_momentum = None
     with opened(found, pipe) as model:
         assert model.calls == 1
+
+
+def plain_blocks(pipe):
+    return not any(isinstance(module, Blocks) for module in pipe.transformer.modules())
+
+
+def test_a_guider_that_cannot_be_searched_leaves_nothing_in_the_transformer():
+    found = entry("modular-qwen-image")
+    pipe = found.build()
+    pipe.guider = d.AdaptiveProjectedGuidance(guidance_scale=4.0, adaptive_projected_guidance_momentum=-0.5)
+    with pytest.raises(PipelineError, match="adaptive_projected_guidance_momentum"):
+        opened(found, pipe, reuse="residual")
+    assert plain_blocks(pipe)
+
+
+def test_a_policy_that_cannot_be_applied_leaves_nothing_on_the_pipeline():
+    found = entry("modular-qwen-image")
+    pipe = found.build()
+    pipe.guider.lock = threading.Lock()  # cannot be copied
+    before = dict(vars(pipe))
+    with pytest.raises(TypeError, match="lock"):
+        budcache.apply(pipe, Policy(mask="101010", reuse="residual"))
+    assert plain_blocks(pipe) and vars(pipe) == before
+    refusing = entry("flux-controlnet").build()
+    before = dict(vars(refusing))
+    with pytest.raises(PipelineError, match='reuse="output"'):
+        budcache.apply(refusing, Policy(mask="101010", reuse="residual"))
+    assert plain_blocks(refusing) and vars(refusing) == before and type(refusing) is d.FluxControlNetPipeline
 
 
 def test_gradients_pass_through_the_blocks():

@@ -71,12 +71,16 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
     ours = BudcacheScheduler(
         scheduler, policy, default_steps, strength, own_sigmas=bool({"sigmas", "timesteps"} & set(known))
     )
-    if policy.reuse == "residual":
-        attach(pipe, ours.trunk)
-    pipe.scheduler = ours
     if policy.origin is not None:
         ours.at_start = _RunWatch(pipe, policy)
     undo = follow(pipe, ours, policy.steps)
+    try:
+        if policy.reuse == "residual":
+            attach(pipe, ours.trunk)  # last, since whatever fails before would leave it in the transformer
+    except BaseException:
+        undo()
+        raise
+    pipe.scheduler = ours
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
     return Handle(pipe, scheduler, pipe.progress_bar, undo)
