@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
 
@@ -100,6 +101,17 @@ def test_a_copy_goes_its_own_way_and_the_original_is_untouched(name):
         assert torch.equal(latents(found, twin), served)
 
 
+def test_a_shallow_copy_may_outlive_the_pipeline():
+    found = entry("modular-qwen-image")
+    pipe = found.build()
+    handle = budcache.apply(pipe, POLICY)
+    served, twin = latents(found, pipe), copy.copy(pipe)
+    del pipe, handle
+    gc.collect()
+    assert twin._blocks.tie.pipe is None and arguments(twin)["num_inference_steps"] == 50
+    assert torch.equal(latents(found, twin), served)
+
+
 def test_a_modular_pipeline_takes_the_policys_steps_where_none_are_named():
     found = entry("modular-flux-img2img")  # it finds its start by the number of steps
     pipe = found.build()
@@ -154,6 +166,26 @@ def test_what_the_user_sets_meanwhile_stays():
     pipe.guider = own
     handle.remove()
     assert pipe.guider is own
+
+
+@pytest.mark.parametrize("name", ["modular-qwen-image", "hunyuan-video-1.5"])
+def test_a_scheduler_of_the_users_own_ends_the_counting_of_guiders_and_blocks(name):
+    found = entry(name)
+    pipe = found.build()
+    known = arguments(pipe)
+
+    def with_fresh_guider():
+        pipe.guider = d.ClassifierFreeGuidance(guidance_scale=4.0, start=0.4, stop=0.8)
+        return pipe
+
+    bare = latents(found, with_fresh_guider())
+    handle = budcache.apply(with_fresh_guider(), POLICY)
+    latents(found, pipe)
+    pipe.scheduler = type(pipe.scheduler.inner).from_config(pipe.scheduler.config)
+    assert not handle.is_active and arguments(pipe) == known
+    assert torch.equal(latents(found, pipe), bare)
+    handle.remove()
+    assert torch.equal(latents(found, with_fresh_guider()), bare)
 
 
 def test_a_guider_with_momentum_is_served_but_not_searched():

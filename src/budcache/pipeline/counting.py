@@ -16,7 +16,7 @@ from typing import Any
 
 from budcache.pipeline.awaited import check_awaited
 from budcache.pipeline.scheduler import BudcacheScheduler
-from budcache.pipeline.standin import StandIn, Timesteps, counted
+from budcache.pipeline.standin import Timesteps, counted, counted_run
 
 __all__ = ["counting", "counting_guider", "counting_pipeline", "guiders", "stock_class"]
 
@@ -159,11 +159,10 @@ def guiders(pipe: Any) -> dict[str, Any]:
     return {name: part for name, part in vars(pipe).items() if isinstance(part, BaseGuidance)}
 
 
-def counting_guider(guider: Any, scheduler: StandIn) -> Any:
+def counting_guider(guider: Any) -> Any:
     """A copy of a guider that is told the steps of the full run, not of those that a pipeline is shown."""
     twin = copy.deepcopy(guider)
     twin.__class__ = _counting_guider(guider.__class__)
-    twin.stand_in = scheduler
     return twin
 
 
@@ -172,11 +171,11 @@ def _counting_guider(cls: Any) -> Any:
     """The class of a guider. A class made on the way cannot be pickled, but it can be made again."""
 
     class Counting(cls):  # type: ignore[misc]
-        stand_in: StandIn | None = None
-
         def set_state(self, step: int, num_inference_steps: int, timestep: Any) -> None:
-            if self.stand_in is not None:
-                step, num_inference_steps = self.stand_in.place, self.stand_in.length
+            # Asked for in each run: the user may have set a scheduler of his own since the policy was applied.
+            scheduler = counted_run.get()
+            if scheduler is not None:
+                step, num_inference_steps = scheduler.place, scheduler.length
             super().set_state(step=step, num_inference_steps=num_inference_steps, timestep=timestep)
 
         def __reduce_ex__(self, protocol: Any) -> Any:

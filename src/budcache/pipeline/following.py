@@ -10,26 +10,25 @@ from budcache.errors import PipelineError
 from budcache.pipeline.arguments import is_modular
 from budcache.pipeline.counting import counting_guider, counting_pipeline, guiders, stock_class
 from budcache.pipeline.modular import counting_blocks, parts
-from budcache.pipeline.standin import StandIn
 
 __all__ = ["follow", "twin_of"]
 
 
-def follow(pipe: Any, scheduler: StandIn, steps: int) -> Callable[[], None]:
-    """Let a pipeline, its guiders and a modular pipeline's blocks count the steps of `scheduler`.
+def follow(pipe: Any) -> Callable[[], None]:
+    """Let a pipeline, its guiders and a modular pipeline's blocks count the steps of a policy that it carries.
+
+    Under any other scheduler they count as ever.
 
     Args:
         pipe: the pipeline; these parts of it are replaced by copies, and its class by one that counts.
-        scheduler: the stand-in that it is given.
-        steps: the number of steps of a modular pipeline whose user names none.
 
     Returns:
         How to give the pipeline its own parts back, but for those that the user has set since then.
     """
     before = guiders(pipe)
-    ours = {name: counting_guider(guider, scheduler) for name, guider in before.items()}
+    ours = {name: counting_guider(guider) for name, guider in before.items()}
     if is_modular(pipe):
-        before["_blocks"], ours["_blocks"] = pipe._blocks, counting_blocks(pipe, steps)
+        before["_blocks"], ours["_blocks"] = pipe._blocks, counting_blocks(pipe)
     else:
         before["__class__"], ours["__class__"] = stock_class(pipe.__class__), counting_pipeline(pipe.__class__)
     for name, part in ours.items():

@@ -16,23 +16,24 @@ from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.counting import counting, named_as
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.standin import counted
+from budcache.pipeline.tie import Tie
 
 __all__ = ["counting_blocks", "parts", "run"]
 
 
-def counting_blocks(pipe: Any, steps: int | None = None) -> Any:
+def counting_blocks(pipe: Any) -> Any:
     """A copy of a modular pipeline's blocks whose loops count the steps of the scheduler that stands in for its own.
 
-    Their progress bars are as long as the calls that will be made.
+    Their progress bars are as long as the calls that will be made. Where the pipeline's user names no number of steps,
+    they take that of the policy that it carries.
 
     Args:
         pipe: the pipeline; it keeps the blocks that it has.
-        steps: the number of steps to take where the pipeline's user names none.
     """
     blocks = pipe.blocks  # diffusers gives a copy
     for block in parts(blocks):
         block.__class__ = _counting_block(block.__class__)
-    blocks.default_steps = steps
+    blocks.tie = Tie(pipe)
     return blocks
 
 
@@ -49,7 +50,7 @@ def _counting_block(cls: Any) -> Any:
     """The class of a block, its loop counting. A class made on the way cannot be pickled, but it can be made again."""
 
     class Counting(cls):  # type: ignore[misc]
-        default_steps: int | None = None
+        tie: Tie | None = None
         planned_calls: int | None = None
 
         def __call__(self, components: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,11 +67,9 @@ def _counting_block(cls: Any) -> Any:
 
         @property
         def inputs(self) -> list[Any]:
-            own = super().inputs
-            if self.default_steps is None:
-                return own  # type: ignore[no-any-return]
-            mine = {"num_inference_steps": self.default_steps}
-            return [replace(each, default=mine.get(each.name, each.default)) for each in own]
+            scheduler = None if self.tie is None else getattr(self.tie.pipe, "scheduler", None)
+            mine = {"num_inference_steps": scheduler.policy.steps} if isinstance(scheduler, BudcacheScheduler) else {}
+            return [replace(each, default=mine.get(each.name, each.default)) for each in super().inputs]
 
     return named_as(Counting, cls)
 

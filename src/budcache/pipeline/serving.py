@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +18,7 @@ from budcache.pipeline.parts import adapters, denoisers
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
 from budcache.pipeline.standin import Timesteps
+from budcache.pipeline.tie import Tie
 from budcache.policy import Ladder, Policy, load
 
 __all__ = ["Handle", "applied", "apply"]
@@ -73,7 +72,7 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
     )
     if policy.origin is not None:
         ours.at_start = _RunWatch(pipe, policy)
-    undo = follow(pipe, ours, policy.steps)
+    undo = follow(pipe)
     try:
         if policy.reuse == "residual":
             attach(pipe, ours.trunk)  # last, since whatever fails before would leave it in the transformer
@@ -181,30 +180,7 @@ def _warn(clause: str) -> None:
     )
 
 
-class _Tie:
-    """A pipeline's own attribute that knows the pipeline: weakly, so that no cycle keeps its weights alive."""
-
-    def __init__(self, pipe: Any) -> None:
-        self.ref = weakref.ref(pipe)
-
-    @property
-    def pipe(self) -> Any:
-        return self.ref()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "ref": self.pipe}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, ref=weakref.ref(state["ref"]))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # A pipeline that is being copied is registered in `memo` before its attributes are copied.
-        twin = copy.copy(self)
-        twin.ref = weakref.ref(memo.get(id(self.pipe), self.pipe))
-        return twin
-
-
-class _ProgressBar(_Tie):
+class _ProgressBar(Tie):
     """A pipeline's `progress_bar`, sized by the calls that will really be made."""
 
     def __call__(self, iterable: Any = None, total: int | None = None, **options: Any) -> Any:
@@ -218,7 +194,7 @@ class _ProgressBar(_Tie):
         return bar
 
 
-class _RunWatch(_Tie):
+class _RunWatch(Tie):
     """Looks at the start of each run whether it is still one that the policy was made for."""
 
     def __init__(self, pipe: Any, policy: Policy) -> None:
