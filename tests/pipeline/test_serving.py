@@ -404,6 +404,21 @@ def test_classic_image_to_image(scheduler, strength):
     assert torch.equal(run(), bare)
 
 
+@pytest.mark.parametrize("scheduler", ["DDIMScheduler", "EulerDiscreteScheduler"])  # the second is told its start
+@pytest.mark.parametrize(("strength", "calls"), [(1.0, 4), (0.6, 2), (0.17, 1)])
+def test_the_bar_of_classic_image_to_image_ends_full(scheduler, strength, calls, monkeypatch):
+    pipe = classic("StableDiffusionImg2ImgPipeline", scheduler)
+    bars = []
+    stock = type(pipe).progress_bar
+    monkeypatch.setattr(type(pipe), "progress_bar", lambda *a, **k: bars.append(stock(*a, **k)) or bars[-1])
+    pipe.set_progress_bar_config(disable=False, leave=False)
+    call = {"image": picture(), "strength": strength, "num_inference_steps": STEPS, "output_type": "latent"}
+    with budcache.applied(pipe, Policy(mask="110101")):
+        for _ in range(2):
+            pipe("a cat", **call)
+    assert [(bar.n, bar.total) for bar in bars] == [(calls, calls)] * 2
+
+
 @pytest.mark.parametrize("scheduler", ["DDIMScheduler", "EulerDiscreteScheduler"])
 @pytest.mark.parametrize("strength", [1.0, 0.6])
 def test_inpainting_keeps_the_known_region(scheduler, strength):

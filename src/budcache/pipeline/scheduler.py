@@ -175,7 +175,8 @@ class BudcacheScheduler(Saved):
     @property
     def planned_calls(self) -> int:
         """How often the pipeline's loop will run from where it is set to begin."""
-        begin = getattr(self.inner, "begin_index", None) or 0
+        # Not every scheduler can be told where; then only the timesteps that the pipeline has taken tell it.
+        begin = getattr(self.inner, "begin_index", None) or self._start
         return self.policy.steps - begin if self.policy.reuse == "residual" else Plan.of(self.policy, (), begin).calls
 
     def _set_begin_index(self, begin_index: int = 0) -> None:
