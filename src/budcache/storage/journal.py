@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from operator import index
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -57,7 +58,7 @@ class Journal:
     def write(self, entry: dict[str, Any]) -> None:
         """Append a line, at once: it is on the disk when this returns."""
         try:
-            self._file.write(json.dumps(entry) + "\n")
+            self._file.write(json.dumps(entry, default=index) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -106,7 +107,7 @@ class Journal:
             whole = data[:end].decode().splitlines()
         except UnicodeDecodeError:
             raise self._foreign() from None
-        header = json.dumps(first)
+        header = json.dumps(first, default=index)  # numpy's whole numbers, too
         if whole:
             self._check(whole[0], json.loads(header)[self.of])
         elif not header.encode().startswith(data):  # not the beginning of ours, so somebody else's file
