@@ -163,6 +163,16 @@ def test_an_estimate_has_no_pipeline_to_call():
         budcache.estimate(steps=28, budgets=8, promts=3)
 
 
+@pytest.mark.parametrize("door", ["apply", "applied"])
+def test_serving_refuses_an_option_that_is_not_there_with_the_nearest_name(pipe, door):
+    before = pipe.scheduler
+    with pytest.raises(PipelineError, match=rf"^{door} has no option 'budegt'\. Did you mean budget\?$"):
+        getattr(budcache, door)(pipe, POLICY, budegt=3)
+    assert pipe.scheduler is before
+    with budcache.applied(pipe, policy=POLICY, budget=3) as handle:
+        assert handle.policy == POLICY
+
+
 NOT_WHOLE = {
     "text": ("budgets", "4-12", "'4-12'"),
     "one digit": ("budgets", "8", "'8'"),

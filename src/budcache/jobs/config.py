@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from random import Random
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from budcache.errors import SearchError
 from budcache.mask import MAX_STEPS
-from budcache.options import whole
+from budcache.options import known_options, whole
 from budcache.policy import Ladder, Reuse
 from budcache.strategies import LadderSearch, Limits, Polished, Strategy
 from budcache.strategies import strategy as by_name
-from budcache.wording import nearest, several
+from budcache.wording import several
 
 if TYPE_CHECKING:
     from budcache.calibration.objectives import ObjectiveLike
@@ -27,24 +26,6 @@ __all__ = ["AlignConfig", "FitConfig", "SearchConfig", "known_options", "one_or_
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def known_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Refuse an option that a public function does not have, with the name that was probably meant."""
-    known = [name for name in function.__annotations__ if name != "return"]
-
-    @wraps(function)
-    def checked(*args: P.args, **options: P.kwargs) -> R:
-        for name in options:
-            if name not in known:
-                call = f" Arguments of the pipeline itself go into call={{{name!r}: ...}}." * ("call" in known)
-                raise SearchError(f"{function.__name__} has no option {name!r}. {nearest(name, known)}{call}")
-        return function(*args, **options)
-
-    return checked
 
 
 def one_or_several(budgets: int | Iterable[int]) -> tuple[int, ...]:

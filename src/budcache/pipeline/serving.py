@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
+from budcache.options import known_options_of_serving
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference, guidance_of
@@ -34,6 +35,7 @@ FAR = 0.5  # of the guidance; on tiny-flux a fit at 3.5 still gains at 5 and no 
 _applying = threading.Lock()
 
 
+@known_options_of_serving
 def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle:
     """Make a pipeline follow a policy until the handle's `remove()`.
 
@@ -85,6 +87,7 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
     return Handle(pipe, scheduler, pipe.progress_bar, undo)
 
 
+@known_options_of_serving
 @contextmanager
 def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iterator[Handle]:
     """`apply` for the length of a `with` block."""
