@@ -24,6 +24,12 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_are_named_are_there(page):
+    named = re.findall(r"`((?:src|tests|docs|benchmarks|training)/[\w./-]+)`", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_every_fact_that_the_code_cites_is_explained():
     cited = {
         fact

@@ -36,7 +36,7 @@ JOBS = ours("jobs", "comparison", "report", "models", "cli")
 ROOMS = {
     "values": Room(
         {
-            *ours("errors", "events", "mask", "plan", "policy", "wording", "notebook"),
+            *ours("errors", "events", "mask", "options", "plan", "policy", "wording", "notebook"),
             *ours("storage.files", "storage.schema", "storage.journal"),
             *ours("calibration.score", "calibration.aggregate", "strategies"),
         },

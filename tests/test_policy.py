@@ -1008,3 +1008,29 @@ def test_a_file_does_not_say_how_a_ladder_came_about(tmp_path):
 def test_a_change_is_checked_as_a_new_value_is(change, says):
     assert says in refusal(LEARNED.model_copy, update=change)
     assert LEARNED.model_copy(update={"sigmas": None}).sigmas is None
+
+
+# As keys of dictionaries
+
+
+FROM_SOMEWHERE = Origin(model="tiny-flux", scheduler_settings={"shift": 3.0}, versions={"torch": "2"})
+
+
+def test_what_is_equal_has_the_same_hash_wherever_it_came_from():
+    policy = Policy(mask="110100", origin=FROM_SOMEWHERE)
+    for value in (policy, Ladder.of([Policy(mask="100100"), policy]), FROM_SOMEWHERE, load(POLICY_FILE)):
+        again = copy.deepcopy(value)
+        assert value == again and hash(value) == hash(again) and {value: 1}[again] == 1
+
+
+def test_policies_that_do_other_things_are_told_apart():
+    made = [
+        Policy(mask="110100"),
+        Policy(mask="101100"),
+        Policy(mask="110100", reuse="residual"),
+        Policy(mask="110100", weights=[[1.0], [1.0], [1.0]]),
+        Policy(mask="110100", sigmas=[1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0]),
+    ]
+    assert len(set(made)) == len({hash(policy) for policy in made}) == len(made)
+    # Where they came from is no part of the hash, but still of what they are.
+    assert len({made[0], made[0].model_copy(update={"origin": FROM_SOMEWHERE})}) == 2

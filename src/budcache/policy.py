@@ -117,6 +117,10 @@ class Policy(Value):
                         f"1 to {min(row + 1, MAX_BLEND)} outputs to blend"
                     )
 
+    # Of what it does alone: where it came from holds dictionaries, which have no hash. Equal policies do the same.
+    def __hash__(self) -> int:
+        return hash((self.mask, self.reuse, self.weights, self.sigmas))
+
     @property
     def budget(self) -> int:
         """B, model calls per sample."""

@@ -48,6 +48,9 @@ class Origin(Value):
     def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in handler(self).items() if value not in (None, [], (), {})}
 
+    def __hash__(self) -> int:  # of what has one: dictionaries have none
+        return hash((self.model, self.pipeline, self.denoiser, self.weights, self.adapters, self.scheduler))
+
     def difference(self, other: Origin, settings: Iterable[str] = SETTINGS) -> str | None:
         """In what two origins differ that a policy's quality depends on, as a clause; None if in nothing."""
         for name in settings:

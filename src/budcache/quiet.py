@@ -1,7 +1,8 @@
 """Two lines that transformers prints whenever diffusers imports a pipeline of FLUX, and that nobody can act on.
 
 They advise to install torchvision for image processors that diffusers only names. Their logger says nothing else of
-the kind; what a user's own import causes is still said.
+the kind; what a user's own import causes is still said. They are said once, at that import: a program that imports
+diffusers' pipeline before budcache has read them already.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class _Advice(logging.Filter):
 
 
 def silence_torchvision_advice() -> None:
-    """Leave these lines out from now on, whoever imports diffusers first."""
+    """Leave these lines out from now on, whoever imports diffusers from now on."""
     logger = logging.getLogger("transformers.utils.import_utils")
     if not any(isinstance(known, _Advice) for known in logger.filters):
         logger.addFilter(_Advice())

@@ -216,7 +216,7 @@ def test_one_file_of_prompts_serves_both(model, run_here, tmp_path):
         (
             "a cat\n",
             [],
-            "has 1 prompt, but methods have to be calibrated on two others than are measured on. Give these",
+            "has 1 prompt, but methods have to be calibrated on two others",
         ),
         ("a cat\na dog\na boat\n", ["--count", 3], "has 1 to measure on beside 2 to calibrate on. Lower it, or give"),
     ],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import counted
 from zoo import entry
@@ -159,6 +161,61 @@ def test_the_pipelines_own_arguments_are_shown_their_place(pipe, job):
 def test_an_estimate_has_no_pipeline_to_call():
     with pytest.raises(SearchError, match=r"^estimate has no option 'promts'\. Did you mean prompts\?$"):
         budcache.estimate(steps=28, budgets=8, promts=3)
+
+
+@pytest.mark.parametrize("door", ["apply", "applied"])
+def test_serving_refuses_an_option_that_is_not_there_with_the_nearest_name(pipe, door):
+    before = pipe.scheduler
+    with pytest.raises(PipelineError, match=rf"^{door} has no option 'budegt'\. Did you mean budget\?$"):
+        getattr(budcache, door)(pipe, POLICY, budegt=3)
+    assert pipe.scheduler is before
+    with budcache.applied(pipe, policy=POLICY, budget=3) as handle:
+        assert handle.policy == POLICY
+
+
+NOT_WHOLE = {
+    "text": ("budgets", "4-12", "'4-12'"),
+    "one digit": ("budgets", "8", "'8'"),
+    "texts": ("budgets", ["4", "8"], "'4'"),
+    "a float": ("budgets", 4.0, "4.0"),
+    "floats": ("budgets", [4.0], "4.0"),
+    "true": ("budgets", True, "True"),
+    "trues": ("budgets", [True, 4], "True"),
+    "nothing": ("budgets", None, "None"),
+    "an array": ("budgets", np.array([[2, 4]]), "array"),
+    "half a step": ("steps", 6.0, "6.0"),
+    "steps as text": ("steps", "6", "'6'"),
+    "true steps": ("steps", True, "True"),
+    "a teacher as text": ("teacher_steps", "12", "'12'"),
+    "a teacher of halves": ("teacher_steps", 12.0, "12.0"),
+    "a batch of halves": ("batch", 1.0, "1.0"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_WHOLE)
+@pytest.mark.parametrize("job", ["search", "compare", "estimate"])
+def test_a_number_that_is_not_whole_is_refused_in_a_sentence(pipe, tmp_path, job, case):
+    option, value, quoted = NOT_WHOLE[case]
+    call = {"steps": 6, "budgets": [2], "prompts": 2 if job == "estimate" else ["a", "b"], option: value}
+    if option not in inspect.signature(getattr(budcache, job)).parameters:
+        pytest.skip(f"{job} has no {option}")
+    more = {"folder": tmp_path, "methods": ["uniform"]} if job == "compare" else {}
+    says = rf"^{option} must be whole, but {re.escape(quoted)}.* is not a whole number\. Give "
+    with pytest.raises(SearchError, match=says) as refused:
+        getattr(budcache, job)(*[] if job == "estimate" else [pipe], **call, **more)
+    assert str(refused.value).isprintable()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(pipe, tmp_path):
+    def search(number, several, ledger):
+        options = {"teacher_steps": number(12), "batch": number(1), "ledger": tmp_path / ledger}
+        return budcache.search(pipe, steps=number(6), budgets=several, prompts=["a", "b"], call=SHARED, **options)
+
+    ladder = search(np.int64, np.array([4, 2]), "numpy")
+    assert ladder.budgets == (2, 4) and ladder[2].origin.teacher_steps == 12
+    assert search(int, [2, 4], "plain") == ladder
+    assert (tmp_path / "numpy").read_text() == (tmp_path / "plain").read_text()
+    assert budcache.estimate(steps=np.int32(6), budgets=np.array(2), prompts=2).sample_calls > 0
 
 
 # Arguments of the pipeline

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import threading
 
 import diffusers as d
 import pytest
 import torch
-from helpers import STEPS, counted, latents, opened, rolled
+from helpers import STEPS, counted, latents, opened, rolled, told
 from zoo import entry
 
 import budcache
@@ -16,6 +18,7 @@ from budcache import Mask, PipelineError, Policy
 from budcache.pipeline.arguments import arguments
 from budcache.pipeline.modular import parts
 from budcache.pipeline.origin import describe
+from budcache.pipeline.trunk import Blocks
 
 POLICY = Policy(mask="110100")
 
@@ -98,6 +101,17 @@ def test_a_copy_goes_its_own_way_and_the_original_is_untouched(name):
         assert torch.equal(latents(found, twin), served)
 
 
+def test_a_shallow_copy_may_outlive_the_pipeline():
+    found = entry("modular-qwen-image")
+    pipe = found.build()
+    handle = budcache.apply(pipe, POLICY)
+    served, twin = latents(found, pipe), copy.copy(pipe)
+    del pipe, handle
+    gc.collect()
+    assert twin._blocks.tie.pipe is None and arguments(twin)["num_inference_steps"] == 50
+    assert torch.equal(latents(found, twin), served)
+
+
 def test_a_modular_pipeline_takes_the_policys_steps_where_none_are_named():
     found = entry("modular-flux-img2img")  # it finds its start by the number of steps
     pipe = found.build()
@@ -154,6 +168,26 @@ def test_what_the_user_sets_meanwhile_stays():
     assert pipe.guider is own
 
 
+@pytest.mark.parametrize("name", ["modular-qwen-image", "hunyuan-video-1.5"])
+def test_a_scheduler_of_the_users_own_ends_the_counting_of_guiders_and_blocks(name):
+    found = entry(name)
+    pipe = found.build()
+    known = arguments(pipe)
+
+    def with_fresh_guider():
+        pipe.guider = d.ClassifierFreeGuidance(guidance_scale=4.0, start=0.4, stop=0.8)
+        return pipe
+
+    bare = latents(found, with_fresh_guider())
+    handle = budcache.apply(with_fresh_guider(), POLICY)
+    latents(found, pipe)
+    pipe.scheduler = type(pipe.scheduler.inner).from_config(pipe.scheduler.config)
+    assert not handle.is_active and arguments(pipe) == known
+    assert torch.equal(latents(found, pipe), bare)
+    handle.remove()
+    assert torch.equal(latents(found, with_fresh_guider()), bare)
+
+
 def test_a_guider_with_momentum_is_served_but_not_searched():
     found = entry("hunyuan-image-guided")
     pipe = found.build()
@@ -166,6 +200,34 @@ def test_a_guider_with_momentum_is_served_but_not_searched():
     pipe.guider.adaptive_projected_guidance_momentum = None
     with opened(found, pipe) as model:
         assert model.calls == 1
+
+
+def plain_blocks(pipe):
+    return not any(isinstance(module, Blocks) for module in pipe.transformer.modules())
+
+
+def test_a_guider_that_cannot_be_searched_leaves_nothing_in_the_transformer():
+    found = entry("modular-qwen-image")
+    pipe = found.build()
+    pipe.guider = d.AdaptiveProjectedGuidance(guidance_scale=4.0, adaptive_projected_guidance_momentum=-0.5)
+    with pytest.raises(PipelineError, match="adaptive_projected_guidance_momentum"):
+        opened(found, pipe, reuse="residual")
+    assert plain_blocks(pipe)
+
+
+def test_a_policy_that_cannot_be_applied_leaves_nothing_on_the_pipeline():
+    found = entry("modular-qwen-image")
+    pipe = found.build()
+    pipe.guider.lock = threading.Lock()  # cannot be copied
+    before = dict(vars(pipe))
+    with pytest.raises(TypeError, match="lock"):
+        budcache.apply(pipe, Policy(mask="101010", reuse="residual"))
+    assert plain_blocks(pipe) and vars(pipe) == before
+    refusing = entry("flux-controlnet").build()
+    before = dict(vars(refusing))
+    with pytest.raises(PipelineError, match='reuse="output"'):
+        budcache.apply(refusing, Policy(mask="101010", reuse="residual"))
+    assert plain_blocks(refusing) and vars(refusing) == before and type(refusing) is d.FluxControlNetPipeline
 
 
 def test_gradients_pass_through_the_blocks():
@@ -198,6 +260,19 @@ def test_arguments_of_stock_and_modular_pipelines_and_their_defaults():
 def test_the_usual_guidance_is_an_arguments_or_a_guiders():
     origins = [describe(entry(name).build()) for name in ("modular-flux", "modular-qwen-image", "hunyuan-video-1.5")]
     assert [origin.guidance for origin in origins] == [3.5, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("name", ["modular-qwen-image", "hunyuan-video-1.5"])
+def test_a_guiders_scale_far_from_that_of_the_fit_is_said(name):
+    found = entry(name)
+    pipe = found.build()
+    fitted = Policy(mask="110100", weights=((1.0,), (1.3, -0.3), (1.1, 0.1, -0.2)), origin=describe(pipe, guidance=4.0))
+    with budcache.applied(pipe, fitted), told() as warned:
+        for scale in (4.0, 12.0, 12.0):
+            pipe.guider = d.ClassifierFreeGuidance(guidance_scale=scale)
+            latents(found, pipe)
+    assert [text.partition(": ")[0] for text in warned] == ["the policy was fitted at guidance 4, this run has 12"]
+    assert warned[0].endswith("Fit it again at that guidance, with the guider that the pipeline has now.")
 
 
 def test_options_of_the_command_line_are_those_of_the_blocks():

@@ -404,6 +404,21 @@ def test_classic_image_to_image(scheduler, strength):
     assert torch.equal(run(), bare)
 
 
+@pytest.mark.parametrize("scheduler", ["DDIMScheduler", "EulerDiscreteScheduler"])  # the second is told its start
+@pytest.mark.parametrize(("strength", "calls"), [(1.0, 4), (0.6, 2), (0.17, 1)])
+def test_the_bar_of_classic_image_to_image_ends_full(scheduler, strength, calls, monkeypatch):
+    pipe = classic("StableDiffusionImg2ImgPipeline", scheduler)
+    bars = []
+    stock = type(pipe).progress_bar
+    monkeypatch.setattr(type(pipe), "progress_bar", lambda *a, **k: bars.append(stock(*a, **k)) or bars[-1])
+    pipe.set_progress_bar_config(disable=False, leave=False)
+    call = {"image": picture(), "strength": strength, "num_inference_steps": STEPS, "output_type": "latent"}
+    with budcache.applied(pipe, Policy(mask="110101")):
+        for _ in range(2):
+            pipe("a cat", **call)
+    assert [(bar.n, bar.total) for bar in bars] == [(calls, calls)] * 2
+
+
 @pytest.mark.parametrize("scheduler", ["DDIMScheduler", "EulerDiscreteScheduler"])
 @pytest.mark.parametrize("strength", [1.0, 0.6])
 def test_inpainting_keeps_the_known_region(scheduler, strength):
@@ -503,14 +518,14 @@ def test_callbacks_see_the_computed_steps_and_may_change_the_latents():
 
     def watch(pipe, i, t, kwargs):
         seen.append((i, float(t), kwargs["latents"].clone()))
-        return {"latents": kwargs["latents"] * 0.5} if i == 2 else {}
+        return {"latents": kwargs["latents"] * 0.5} if i == 3 else {}
 
     with opened(kind, pipe) as model:
         timesteps = (model.sigmas * 1000).tolist()
     with budcache.applied(pipe, POLICY):
         plain = latents(kind, pipe)
         halved = latents(kind, pipe, callback_on_step_end=watch)
-    assert [i for i, _, _ in seen] == [0, 1, 2]
+    assert [i for i, _, _ in seen] == [0, 1, 3] and pipe.num_timesteps == STEPS
     np.testing.assert_allclose([t for _, t, _ in seen], [timesteps[k] for k in POLICY.mask.computed], rtol=1e-6)
     assert torch.equal(seen[-1][2], plain) and torch.equal(halved, plain * 0.5)
 

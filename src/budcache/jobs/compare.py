@@ -22,6 +22,7 @@ from budcache.jobs.meter import Meter
 from budcache.jobs.setup import check_call
 from budcache.jobs.watching import watching
 from budcache.metrics import METRICS, metric
+from budcache.options import whole
 from budcache.policy import Ladder
 from budcache.samples.samples import digest, settings_of, take_samples
 from budcache.wording import nearest, quote
@@ -158,7 +159,7 @@ def compare(
 
     shared, given = dict(call or {}), dict(policies or {})
     config = CompareConfig(
-        steps=steps,
+        steps=whole("steps", steps),
         budgets=one_or_several(budgets),
         samples=tuple(take_samples(prompts, samples, shared)) if prompts or samples else (),
         calibration=tuple(take_samples(calibration, calibration_samples, shared))
@@ -169,7 +170,7 @@ def compare(
         metrics=tuple(dict.fromkeys(metrics)),
         policies=given,
         seed=seed,
-        batch=batch,
+        batch=whole("batch", batch),
     )
     config.check_pipeline(pipe)
     _warn_of_shared_prompts(config)

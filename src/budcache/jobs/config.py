@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from random import Random
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from budcache.errors import SearchError
 from budcache.mask import MAX_STEPS
+from budcache.options import known_options, whole
 from budcache.policy import Ladder, Reuse
 from budcache.samples.samples import split
 from budcache.strategies import STRATEGIES, Limits, Paths, Polished, Strategy
 from budcache.strategies import strategy as by_name
-from budcache.wording import nearest, several
+from budcache.wording import several
 
 if TYPE_CHECKING:
     from budcache.calibration.aggregate import Care
@@ -29,28 +30,15 @@ POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def known_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Refuse an option that a public function does not have, with the name that was probably meant."""
-    known = [name for name in function.__annotations__ if name != "return"]
-
-    @wraps(function)
-    def checked(*args: P.args, **options: P.kwargs) -> R:
-        for name in options:
-            if name not in known:
-                call = f" Arguments of the pipeline itself go into call={{{name!r}: ...}}." * ("call" in known)
-                raise SearchError(f"{function.__name__} has no option {name!r}. {nearest(name, known)}{call}")
-        return function(*args, **options)
-
-    return checked
-
 
 def one_or_several(budgets: int | Iterable[int]) -> tuple[int, ...]:
     """Budgets, rising, each once."""
-    return tuple(sorted({budgets} if isinstance(budgets, int) else set(budgets)))
+    several: tuple[object, ...] = (budgets,)
+    if not isinstance(budgets, str):  # which would be taken character by character
+        with suppress(TypeError):  # it is one
+            several = tuple(budgets)  # type: ignore[arg-type]
+    instead = "Give one, such as 8, or several, such as range(4, 13)."
+    return tuple(sorted({whole("budgets", each, instead) for each in several}))
 
 
 def taken_strategy(strategy: str | Strategy | None, reuse: Reuse) -> Strategy:
@@ -204,17 +192,17 @@ def check_budgets(budgets: tuple[int, ...], steps: int) -> None:
     """Refuse budgets that no mask of so many steps can have."""
     if not budgets:
         raise SearchError("there is no budget to search for. Give budgets=, in model calls per sample.")
-    if not 1 <= steps <= MAX_STEPS:
+    if not 1 <= whole("steps", steps) <= MAX_STEPS:
         raise SearchError(f"a run of {steps} steps is not possible. Use 1 to {MAX_STEPS} steps.")
     for budget in budgets:
-        if not 1 <= budget <= steps:
+        if not 1 <= whole("budgets", budget) <= steps:
             raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")
 
 
 def _check_common(steps: int, teacher_steps: int | None, batch: int) -> None:
-    if batch < 1:
+    if whole("batch", batch) < 1:
         raise SearchError(f"batch must be at least 1, got {batch}.")
-    if teacher_steps is not None and teacher_steps < steps:
+    if teacher_steps is not None and whole("teacher_steps", teacher_steps) < steps:
         raise SearchError(
             f"a teacher of {teacher_steps} steps is coarser than the {steps} steps that it is to teach. "
             f"Leave its steps out, or choose more than {steps}."

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import PipelineError, SearchError
+from budcache.options import whole
 from budcache.policy import Origin, Reuse
 from budcache.samples.samples import digest, seeded, settings_of
 from budcache.wording import nearest
@@ -54,6 +55,11 @@ class Setup:
     batch: int = 1
     objective: ObjectiveLike = "latent"
     teacher_steps: int | None = None  # None: the full run is the teacher
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "teacher_steps"):  # numpy's whole numbers cannot be written into files
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(name, getattr(self, name)))
 
     @contextmanager
     def calibration(

@@ -61,8 +61,6 @@ class PipelineModel:
         check_scheduler(pipe.scheduler)
         self.reuse_mode, self.calls = reuse, 0
         self._line, self._trunk = Line(), Trunk() if reuse == "residual" else None
-        if self._trunk is not None:
-            attach(pipe, self._trunk)
         twin = twin_of(pipe)
         self._scheduler = twin.scheduler = SeamScheduler(pipe.scheduler, self._line, self._trunk, grad)
         call = {"output_type": "latent", **call, "num_inference_steps": steps}
@@ -74,6 +72,8 @@ class PipelineModel:
             name="budcache-pipeline",
             daemon=True,  # an interpreter that exits does not wait for it
         )
+        if self._trunk is not None:
+            attach(pipe, self._trunk)  # last, since whatever is refused before would leave it in the transformer
         # The thread knows the line but not this object, so that dropping this object ends the thread.
         self._shut = weakref.finalize(self, _shut, self._line, pipe, self._trunk)
         _open.add(self)

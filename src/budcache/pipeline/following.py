@@ -8,28 +8,29 @@ from typing import Any
 
 from budcache.errors import PipelineError
 from budcache.pipeline.arguments import is_modular
-from budcache.pipeline.counting import counting_guider, guiders
+from budcache.pipeline.counting import counting_guider, counting_pipeline, guiders, stock_class
 from budcache.pipeline.modular import counting_blocks, parts
-from budcache.pipeline.standin import StandIn
 
 __all__ = ["follow", "twin_of"]
 
 
-def follow(pipe: Any, scheduler: StandIn, steps: int) -> Callable[[], None]:
-    """Let a pipeline's guiders and a modular pipeline's blocks count the steps of `scheduler`.
+def follow(pipe: Any) -> Callable[[], None]:
+    """Let a pipeline, its guiders and a modular pipeline's blocks count the steps of a policy that it carries.
+
+    Under any other scheduler they count as ever.
 
     Args:
-        pipe: the pipeline; these parts of it are replaced by copies.
-        scheduler: the stand-in that it is given.
-        steps: the number of steps of a modular pipeline whose user names none.
+        pipe: the pipeline; these parts of it are replaced by copies, and its class by one that counts.
 
     Returns:
         How to give the pipeline its own parts back, but for those that the user has set since then.
     """
     before = guiders(pipe)
-    ours = {name: counting_guider(guider, scheduler) for name, guider in before.items()}
+    ours = {name: counting_guider(guider) for name, guider in before.items()}
     if is_modular(pipe):
-        before["_blocks"], ours["_blocks"] = pipe._blocks, counting_blocks(pipe, steps)
+        before["_blocks"], ours["_blocks"] = pipe._blocks, counting_blocks(pipe)
+    else:
+        before["__class__"], ours["__class__"] = stock_class(pipe.__class__), counting_pipeline(pipe.__class__)
     for name, part in ours.items():
         setattr(pipe, name, part)
 
@@ -44,7 +45,7 @@ def follow(pipe: Any, scheduler: StandIn, steps: int) -> Callable[[], None]:
 def twin_of(pipe: Any) -> Any:
     """A pipeline that shares every network with another, but whose scheduler, flags and guiders are its own.
 
-    It shows no progress bar. The loops of its blocks, if it is modular, count the steps of the scheduler it is given.
+    It shows no progress bar. Its loops, or those of its blocks, count the steps of the scheduler it is given.
     """
     twin = copy.copy(pipe)
     for name, guider in guiders(pipe).items():
@@ -57,6 +58,8 @@ def twin_of(pipe: Any) -> Any:
         setattr(twin, name, copy.deepcopy(guider))
     if is_modular(pipe):
         twin._blocks = counting_blocks(pipe)
+    else:
+        twin.__class__ = counting_pipeline(pipe.__class__)
     for part in parts(twin._blocks) if is_modular(pipe) else [twin]:
         if hasattr(part, "set_progress_bar_config"):
             part.set_progress_bar_config(disable=True)

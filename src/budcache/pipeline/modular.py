@@ -14,23 +14,26 @@ from typing import Any
 from budcache.errors import PipelineError
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.counting import counting, named_as
+from budcache.pipeline.scheduler import BudcacheScheduler
+from budcache.pipeline.standin import counted
+from budcache.pipeline.tie import Tie
 
 __all__ = ["counting_blocks", "parts", "run"]
 
 
-def counting_blocks(pipe: Any, steps: int | None = None) -> Any:
+def counting_blocks(pipe: Any) -> Any:
     """A copy of a modular pipeline's blocks whose loops count the steps of the scheduler that stands in for its own.
 
-    Their progress bars are as long as the calls that will be made.
+    Their progress bars are as long as the calls that will be made. Where the pipeline's user names no number of steps,
+    they take that of the policy that it carries.
 
     Args:
         pipe: the pipeline; it keeps the blocks that it has.
-        steps: the number of steps to take where the pipeline's user names none.
     """
     blocks = pipe.blocks  # diffusers gives a copy
     for block in parts(blocks):
         block.__class__ = _counting_block(block.__class__)
-    blocks.default_steps = steps
+    blocks.tie = Tie(pipe)
     return blocks
 
 
@@ -47,13 +50,14 @@ def _counting_block(cls: Any) -> Any:
     """The class of a block, its loop counting. A class made on the way cannot be pickled, but it can be made again."""
 
     class Counting(cls):  # type: ignore[misc]
-        default_steps: int | None = None
+        tie: Tie | None = None
         planned_calls: int | None = None
 
         def __call__(self, components: Any, *args: Any, **kwargs: Any) -> Any:
             scheduler = getattr(components, "scheduler", None)
             self.planned_calls = getattr(scheduler, "planned_calls", None)
-            return counting(cls.__call__, scheduler)(self, components, *args, **kwargs)
+            with counted(scheduler if isinstance(scheduler, BudcacheScheduler) else None):
+                return counting(cls.__call__)(self, components, *args, **kwargs)
 
         def progress_bar(self, iterable: Any = None, total: int | None = None) -> Any:
             return super().progress_bar(iterable, total if self.planned_calls is None else self.planned_calls)
@@ -63,11 +67,9 @@ def _counting_block(cls: Any) -> Any:
 
         @property
         def inputs(self) -> list[Any]:
-            own = super().inputs
-            if self.default_steps is None:
-                return own  # type: ignore[no-any-return]
-            mine = {"num_inference_steps": self.default_steps}
-            return [replace(each, default=mine.get(each.name, each.default)) for each in own]
+            scheduler = None if self.tie is None else getattr(self.tie.pipe, "scheduler", None)
+            mine = {"num_inference_steps": scheduler.policy.steps} if isinstance(scheduler, BudcacheScheduler) else {}
+            return [replace(each, default=mine.get(each.name, each.default)) for each in super().inputs]
 
     return named_as(Counting, cls)
 
@@ -78,7 +80,7 @@ def _new_block(cls: Any) -> Any:
 
 def run(pipe: Any, call: dict[str, Any]) -> Any:
     """Call a pipeline whose scheduler is a stand-in. Latents or pictures are first in what it returns."""
-    function = counting(type(pipe).__call__, pipe.scheduler)
+    function = counting(type(pipe).__call__)
     if not is_modular(pipe):
         return function(pipe, **call)
     latent = call.get("output_type") == "latent"

@@ -23,11 +23,16 @@ from budcache.numerics.rollout import blended
 from budcache.pipeline.residual import Trunk
 from budcache.pipeline.saving import Saved
 from budcache.pipeline.schedulers import check_scheduler, install, levels
-from budcache.pipeline.standin import Timesteps, ask_for_steps
+from budcache.pipeline.standin import Timesteps, ask_for_steps, counted_run
 from budcache.plan import Plan, Stretch
 from budcache.policy import Policy
 
 __all__ = ["BudcacheScheduler", "Stats"]
+
+_CUT_SHORT = (
+    "the pipeline runs only a part of its timesteps (denoising_start or denoising_end?), but the policy covers them "
+    "all. Leave that argument out, or remove the policy."
+)
 
 
 @dataclass
@@ -44,6 +49,8 @@ class BudcacheScheduler(Saved):
     """Carries out a policy in the place of a pipeline's own scheduler.
 
     All its state is a plan, made when a run starts, and a cursor: the step of the full run that the pipeline is at.
+    A pipeline that counts the steps of the full run (see `counting`) is shown them all, and its loop takes the computed
+    ones. Any other, such as one that was loaded with its policy, is shown the computed ones and counts these.
 
     Args:
         inner: the scheduler that the pipeline had; any deterministic one that calls the model once a step.
@@ -78,6 +85,7 @@ class BudcacheScheduler(Saved):
 
     def _begin_run(self, plan: Plan) -> None:
         self._plan, self._cursor, self._looped = plan, plan.begin, False
+        self._turn = self._start = plan.begin  # the step of the loop's turn, and where the pipeline said it would begin
         self._thread, self._run_calls = threading.get_ident(), 0
         self._forget()
 
@@ -86,7 +94,17 @@ class BudcacheScheduler(Saved):
     @property
     def _shows_all(self) -> bool:
         """Whether the pipeline sees all K timesteps, or the computed ones only."""
+        return self._has_to_loop or self._is_counted
+
+    @property
+    def _has_to_loop(self) -> bool:
+        """Whether only the pipeline's loop tells where the run is."""
         return self.strength or self.policy.reuse == "residual"
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether the pipeline counts the steps of the full run; a copy that it has made (for sound) goes along."""
+        return counted_run.get() is not None
 
     @property
     def _shown(self) -> tuple[int, ...]:
@@ -101,8 +119,19 @@ class BudcacheScheduler(Saved):
             return timesteps  # before `set_timesteps`
         if not self._shows_all:
             return self._computed_from(0)
-        rest = self._computed_from if self.policy.reuse == "output" else None
-        return Timesteps.of(timesteps, self._shown, self._loop_over_a_part, rest)
+        return Timesteps.of(timesteps, self._shown, self._loop_over_a_part, self._rest_from, self._counter)
+
+    def _rest_from(self, begin: int) -> Tensor:
+        """What is left of all K timesteps for a pipeline that begins at a step."""
+        self._start = begin
+        if self.policy.reuse == "output" and not self._is_counted:
+            return self._computed_from(begin)
+        steps = range(begin, self.policy.steps)
+        return Timesteps.of(self.inner.timesteps[begin:], steps, self._loop_over_a_part, counter=self._counter)
+
+    @property
+    def _counter(self) -> BudcacheScheduler | None:
+        return self if self._is_counted else None
 
     def _computed_from(self, begin: int) -> Tensor:
         """The timesteps that are computed in a run from a step on."""
@@ -139,9 +168,15 @@ class BudcacheScheduler(Saved):
         return self.policy.steps - self._plan.begin
 
     @property
+    def passed(self) -> range:
+        """See `StandIn`."""
+        return range(self._turn + 1, self._cursor)
+
+    @property
     def planned_calls(self) -> int:
         """How often the pipeline's loop will run from where it is set to begin."""
-        begin = getattr(self.inner, "begin_index", None) or 0
+        # Not every scheduler can be told where; then only the timesteps that the pipeline has taken tell it.
+        begin = getattr(self.inner, "begin_index", None) or self._start
         return self.policy.steps - begin if self.policy.reuse == "residual" else Plan.of(self.policy, (), begin).calls
 
     def _set_begin_index(self, begin_index: int = 0) -> None:
@@ -181,14 +216,14 @@ class BudcacheScheduler(Saved):
     def _loop_over_the_rest(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
         """The pipeline's `for t in timesteps`, where it was shown the computed ones."""
         if steps and steps != Plan.of(self.policy, (), steps[0]).computed:
-            raise PipelineError(
-                "the pipeline runs only a part of its timesteps (denoising_start or denoising_end?), but the policy "
-                "covers them all. Leave that argument out, or remove the policy."
-            )
+            raise PipelineError(_CUT_SHORT)
         return self._loop(steps, self.policy.steps)
 
     def _loop_over_a_part(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
         """The same where it was shown all; it may have taken a part of them."""
+        # Pipelines find their early end by looping over the timesteps, and such a loop takes the computed ones only.
+        if steps and steps[-1] + 1 < self.policy.steps and self._is_counted and self.policy.reuse == "output":
+            raise PipelineError(_CUT_SHORT)
         return self._loop(steps, steps[-1] + 1 if steps else 0)
 
     def _loop(self, steps: tuple[int, ...], end: int) -> Iterator[Tensor]:
@@ -202,13 +237,14 @@ class BudcacheScheduler(Saved):
             for k in steps if plan.reuse == "residual" else plan.computed:
                 with self._lock:
                     self._require_own_thread()
-                    self._cursor, self._looped = k, True
+                    self._cursor, self._turn, self._looped = k, k, True
                     if plan.reuse == "residual":
                         self.trunk.begin(compute=k in plan.computed)
                 yield self.inner.timesteps[k]
         finally:  # also when the pipeline's loop is left by an exception, which drops this iterator
             with self._lock:
                 if self._plan is plan:
+                    self._turn = self._cursor
                     self._forget()
 
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -223,7 +259,7 @@ class BudcacheScheduler(Saved):
             result = self.inner.step(v, timestep, sample, *args, **kwargs)
             for k in range(stretch.step + 1, stretch.end):
                 result = self.inner.step(v, self.inner.timesteps[k], result[0], *args, **kwargs)
-            self._cursor = stretch.end
+            self._turn, self._cursor = stretch.step, stretch.end
             self._count(computed=1, reused=stretch.end - stretch.step - 1)
             return result
 
@@ -247,7 +283,7 @@ class BudcacheScheduler(Saved):
         self._require_own_thread()
         if kwargs.get("eta"):
             raise PipelineError(f"eta={kwargs['eta']} adds fresh noise, so what is reused would not fit. Use eta=0.")
-        if self._shows_all and not self._looped and self.policy.budget < self.policy.steps:
+        if self._has_to_loop and not self._looped and self.policy.budget < self.policy.steps:
             raise PipelineError(
                 "this pipeline does not loop over scheduler.timesteps, so its start cannot be followed. "
                 'Use reuse="output" on a pipeline without `strength`.'

@@ -85,7 +85,9 @@ class SeamScheduler(StandIn):
     def timesteps(self) -> Tensor:
         """Timesteps whose loop takes its next one from the line."""
         timesteps: Tensor = self.inner.timesteps
-        return Timesteps.of(timesteps, range(len(timesteps)), self._loop) if self.ready else timesteps
+        if not self.ready:
+            return timesteps
+        return Timesteps.of(timesteps, range(len(timesteps)), self._loop, counter=self)
 
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
         self.inner.set_timesteps(*args, **kwargs)

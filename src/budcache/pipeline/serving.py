@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
+from budcache.options import known_options_of_serving
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference, guidance_of
 from budcache.pipeline.parts import adapters, denoisers
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
+from budcache.pipeline.standin import Timesteps
+from budcache.pipeline.tie import Tie
 from budcache.policy import Ladder, Policy, load
 
 __all__ = ["Handle", "applied", "apply"]
@@ -34,6 +35,7 @@ FAR = 0.5  # of the guidance; on tiny-flux a fit at 3.5 still gains at 5 and no 
 _applying = threading.Lock()
 
 
+@known_options_of_serving
 def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle:
     """Make a pipeline follow a policy until the handle's `remove()`.
 
@@ -70,17 +72,22 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
     ours = BudcacheScheduler(
         scheduler, policy, default_steps, strength, own_sigmas=bool({"sigmas", "timesteps"} & set(known))
     )
-    if policy.reuse == "residual":
-        attach(pipe, ours.trunk)
-    pipe.scheduler = ours
     if policy.origin is not None:
         ours.at_start = _RunWatch(pipe, policy)
-    undo = follow(pipe, ours, policy.steps)
+    undo = follow(pipe)
+    try:
+        if policy.reuse == "residual":
+            attach(pipe, ours.trunk)  # last, since whatever fails before would leave it in the transformer
+    except BaseException:
+        undo()
+        raise
+    pipe.scheduler = ours
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
     return Handle(pipe, scheduler, pipe.progress_bar, undo)
 
 
+@known_options_of_serving
 @contextmanager
 def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iterator[Handle]:
     """`apply` for the length of a `with` block."""
@@ -176,40 +183,21 @@ def _warn(clause: str) -> None:
     )
 
 
-class _Tie:
-    """A pipeline's own attribute that knows the pipeline: weakly, so that no cycle keeps its weights alive."""
-
-    def __init__(self, pipe: Any) -> None:
-        self.ref = weakref.ref(pipe)
-
-    @property
-    def pipe(self) -> Any:
-        return self.ref()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "ref": self.pipe}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, ref=weakref.ref(state["ref"]))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # A pipeline that is being copied is registered in `memo` before its attributes are copied.
-        twin = copy.copy(self)
-        twin.ref = weakref.ref(memo.get(id(self.pipe), self.pipe))
-        return twin
-
-
-class _ProgressBar(_Tie):
+class _ProgressBar(Tie):
     """A pipeline's `progress_bar`, sized by the calls that will really be made."""
 
-    def __call__(self, iterable: Any = None, total: int | None = None) -> Any:
+    def __call__(self, iterable: Any = None, total: int | None = None, **options: Any) -> Any:
         pipe = self.pipe
-        if total is not None and isinstance(pipe.scheduler, BudcacheScheduler):
+        ours = isinstance(pipe.scheduler, BudcacheScheduler)
+        if total is not None and ours:
             total = pipe.scheduler.planned_calls
-        return type(pipe).progress_bar(pipe, iterable, total)
+        bar = type(pipe).progress_bar(pipe, iterable, total, **options)
+        if isinstance(iterable, Timesteps) and ours:
+            bar.total = pipe.scheduler.planned_calls  # a loop over them does not take them all
+        return bar
 
 
-class _RunWatch(_Tie):
+class _RunWatch(Tie):
     """Looks at the start of each run whether it is still one that the policy was made for."""
 
     def __init__(self, pipe: Any, policy: Policy) -> None:
@@ -231,9 +219,12 @@ class _RunWatch(_Tie):
             return
         if abs(here - self.fitted_at) > FAR * max(self.fitted_at, 1.0):
             self.warned_of.add(here)
+            how = f"call={{'guidance_scale': {here:g}}} or --guidance {here:g}"
+            if "guidance_scale" not in arguments(self.pipe):
+                how = "the guider that the pipeline has now"
             warnings.warn(
                 f"the policy was fitted at guidance {self.fitted_at:g}, this run has {here:g}: quality may suffer. "
-                f"Fit it again at that guidance, with call={{'guidance_scale': {here:g}}} or --guidance {here:g}.",
+                f"Fit it again at that guidance, with {how}.",
                 BudcacheWarning,
                 stacklevel=4,
             )

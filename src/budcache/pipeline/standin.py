@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from torch import Tensor
 from budcache.errors import PipelineError
 from budcache.pipeline.schedulers import scaled
 
-__all__ = ["StandIn", "Timesteps", "ask_for_steps"]
+__all__ = ["StandIn", "Timesteps", "ask_for_steps", "counted", "counted_run"]
 
 Loop = Callable[[tuple[int, ...]], Iterator[Tensor]]
 Rest = Callable[[int], Tensor]
@@ -34,9 +36,17 @@ class Timesteps(Tensor):
     steps: tuple[int, ...]  # of the full run, one per value
     loop: Loop
     rest: Rest | None
+    counter: StandIn | None
 
     @classmethod
-    def of(cls, values: Tensor, steps: Sequence[int], loop: Loop, rest: Rest | None = None) -> Timesteps:
+    def of(
+        cls,
+        values: Tensor,
+        steps: Sequence[int],
+        loop: Loop,
+        rest: Rest | None = None,
+        counter: StandIn | None = None,
+    ) -> Timesteps:
         """Timesteps of some steps.
 
         Args:
@@ -45,9 +55,11 @@ class Timesteps(Tensor):
             loop: what a `for` loop over them runs through, given the steps.
             rest: what is left from a place on, if not just the values there: this is how an image-to-image pipeline
                 finds its start.
+            counter: who knows at which step a loop is that need not take them all; they are then steps in a row.
         """
         timesteps = values.as_subclass(cls)
         timesteps.steps, timesteps.loop, timesteps.rest = tuple(steps), loop, rest
+        timesteps.counter = counter
         return timesteps
 
     # Results of arithmetic are plain tensors: only slices are still something to loop over.
@@ -55,17 +67,48 @@ class Timesteps(Tensor):
 
     def __getitem__(self, index: Any) -> Tensor:
         values = self.as_subclass(Tensor)
+        if isinstance(index, int):
+            return values[self._reached(index)]
         if not isinstance(index, slice) or index.step not in (None, 1):
             return values[index]
         if self.rest is not None and index.stop is None:
             return self.rest(index.indices(len(values))[0])
-        return Timesteps.of(values[index], self.steps[index], self.loop)
+        return Timesteps.of(values[index], self.steps[index], self.loop, counter=self.counter)
+
+    # An inpainting pipeline asks behind each step whether there is another (`i < len(timesteps) - 1`), and takes
+    # `timesteps[i + 1]` for the level that its sample has now. It has passed the reused steps behind step i, too.
+
+    @property
+    def _passed(self) -> range:
+        return range(0) if self.counter is None else self.counter.passed
+
+    def _reached(self, index: int) -> int:
+        passed = self._passed
+        return passed.stop - self.steps[0] if passed and self.steps[0] + index in passed else index
+
+    def __len__(self) -> int:
+        passed = self._passed
+        return len(self.steps) - (len(passed) if passed and passed.stop > self.steps[-1] else 0)
 
     def __iter__(self) -> Iterator[Tensor]:
         return self.loop(self.steps)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self.as_subclass(Tensor).clone()
+
+
+# The stand-in of the run that this thread is in, where the pipeline counts the steps of the full run (see `counting`).
+counted_run: ContextVar[StandIn | None] = ContextVar("counted_run", default=None)
+
+
+@contextmanager
+def counted(scheduler: StandIn | None) -> Iterator[None]:
+    """Within it, a pipeline counts the steps that `scheduler` says; with None it counts for itself."""
+    token = counted_run.set(scheduler)
+    try:
+        yield
+    finally:
+        counted_run.reset(token)
 
 
 class StandIn(SchedulerMixin):  # type: ignore[misc]
@@ -119,6 +162,11 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
     def length(self) -> int:
         """How many steps the full run has from there."""
         raise NotImplementedError
+
+    @property
+    def passed(self) -> range:
+        """The reused steps that the sample has passed together with the one at which the model was evaluated last."""
+        return range(0)
 
     # Pipelines ask whether a scheduler has this, so it is there only if the inner one has it.
     @property

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from operator import index
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -57,7 +58,7 @@ class Journal:
     def write(self, entry: dict[str, Any]) -> None:
         """Append a line, at once: it is on the disk when this returns."""
         try:
-            line = json.dumps(entry, allow_nan=False)
+            line = json.dumps(entry, allow_nan=False, default=index)
         except ValueError:  # nan is not JSON, and whoever reads it back could not go on with it
             raise JournalError(
                 f"the {self.kind} {self.path} cannot hold {quote(entry)}: it has a number that is not finite. Check "
@@ -113,7 +114,7 @@ class Journal:
             whole = data[:end].decode().splitlines()
         except UnicodeDecodeError:
             raise self._foreign() from None
-        header = json.dumps(first)
+        header = json.dumps(first, default=index)  # numpy's whole numbers, too
         if whole:
             self._check(whole[0], json.loads(header)[self.of])
         elif not header.encode().startswith(data):  # not the beginning of ours, so somebody else's file
