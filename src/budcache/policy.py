@@ -31,7 +31,7 @@ from budcache.wording import quote
 __all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "Searched", "load", "parse"]
 
 FORMAT_VERSION = 2
-MAX_BLEND = 16  # outputs that one blend may look back on; three are enough in practice
+MAX_BLEND = 128  # outputs that one row may look back on
 
 Reuse: TypeAlias = Literal["output", "residual"]
 
@@ -46,6 +46,8 @@ class Policy(Value):
         sigmas: K + 1 effective noise levels, falling, or None for the pipeline's own.
         weights: for each computed step, the weights of the newest output and of those before it;
             their sum is used where plain reuse would repeat the newest one. None is plain reuse.
+        noise: for each computed step, the weight of the initial noise. Where there are such weights, a stretch is made
+            in one go and no solver is asked (F13). None leaves stretches to the solver.
         refined: what was done to the policy after its mask was found.
     """
 
@@ -55,6 +57,7 @@ class Policy(Value):
     reuse: Reuse = "output"
     sigmas: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS + 1, fail_fast=True)] | None = None
     weights: Annotated[tuple[Row, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
+    noise: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
     origin: Origin | None = None
     quality: Quality | None = None
     refined: Annotated[tuple[Refined, ...], Field(max_length=64, fail_fast=True)] = ()
@@ -116,10 +119,15 @@ class Policy(Value):
                         f"weights[{row}] has {len(values)} values, but computed step {row} has "
                         f"1 to {min(row + 1, MAX_BLEND)} outputs to blend"
                     )
+        if self.noise is not None and (self.weights is None or len(self.noise) != budget):
+            raise ValueError(
+                f"{budget} computed steps need {budget} weights of the noise, beside rows of weights of the outputs, "
+                f"got {len(self.noise)}"
+            )
 
     # Of what it does alone: where it came from holds dictionaries, which have no hash. Equal policies do the same.
     def __hash__(self) -> int:
-        return hash((self.mask, self.reuse, self.weights, self.sigmas))
+        return hash((self.mask, self.reuse, self.weights, self.noise, self.sigmas))
 
     @property
     def budget(self) -> int:
@@ -134,7 +142,9 @@ class Policy(Value):
     @property
     def reuse_text(self) -> str:
         """What reused steps repeat, for a person to read."""
-        return self.reuse if self.weights is None else f"blend {max(map(len, self.weights))}"
+        if self.weights is None:
+            return self.reuse
+        return f"blend {max(map(len, self.weights))}" + ("" if self.noise is None else "+")
 
     def __str__(self) -> str:
         own = "" if self.sigmas is None else ", own sigmas"

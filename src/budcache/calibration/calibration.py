@@ -13,8 +13,8 @@ from budcache.calibration.objectives import Objective, Run, latent_mse
 from budcache.errors import SearchError
 from budcache.mask import Mask
 from budcache.numerics.rollout import State, coast, compute, rollout
-from budcache.numerics.solvers import Solver
-from budcache.plan import Plan
+from budcache.numerics.solvers import Solver, first_order
+from budcache.plan import Moves, Plan
 from budcache.policy import Policy
 from budcache.records.gram import Array, Grams, gram_of
 
@@ -59,6 +59,7 @@ class Calibration:
         self.runs, self.objective, self.residual, self._spent = list(runs), objective, residual, spent
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]
+        self._moves: dict[int, Moves] = {}
         self._teachers: list[list[Tensor]] = []
         self._products: list[Array] | None = [] if record else None
         for run in self.runs:
@@ -88,6 +89,12 @@ class Calibration:
     def solver(self, run: int) -> Solver:
         """The run's solver, on its own noise levels."""
         return self._solvers[run]
+
+    def moves(self, run: int) -> Moves:
+        """The steps of the run's solver, to first order."""
+        if run not in self._moves:
+            self._moves[run] = first_order(self.solver(run), self.runs[run].sigmas)
+        return self._moves[run]
 
     def finals(self, policy: Policy) -> list[Tensor]:
         """The final latents of every run under a policy, as it will be served; kept on the CPU."""

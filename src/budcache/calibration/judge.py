@@ -95,4 +95,4 @@ def quality_of(score: Score) -> Quality:
 
 def _moving_parts(policy: Policy) -> Moving:
     """What a policy's final latents depend on."""
-    return policy.mask, policy.weights, policy.sigmas
+    return policy.mask, policy.weights, policy.noise, policy.sigmas

@@ -59,7 +59,7 @@ class Prefixes:
 
     def __init__(self, calibration: Calibration, outputs: int = 1, memory: int = 0) -> None:
         if not 1 <= outputs <= MAX_BLEND:
-            raise SearchError(f"a policy blends 1 to {MAX_BLEND} outputs, not {outputs}. Three are enough.")
+            raise SearchError(f"a policy blends 1 to {MAX_BLEND} outputs, not {outputs}. Three are often enough.")
         self.calibration, self.outputs = calibration, outputs
         self._memory: Memory[list[State]] = Memory(memory)
         # Where the last walk ended: a walk that is made stretch by stretch goes on from there, memory or not.
@@ -83,6 +83,8 @@ class Prefixes:
     def along(self, number: int, state: State, stretch: Stretch) -> list[State]:
         """One run along a stretch: the state after each of its steps."""
         run, solver = self.calibration.runs[number], self.calibration.solver(number)
+        if stretch.noise is not None:
+            stretch = stretch.on(self.calibration.moves(number))
         return reuse(run, unpark(state), stretch, run.sigmas, solver, self.calibration.residual)
 
     def pushed(self, number: int, state: State, v: Tensor, end: int) -> list[State]:
@@ -104,7 +106,7 @@ class Prefixes:
 
     def _computed(self, number: int, x: Tensor) -> State:
         run = self.calibration.runs[number]
-        return park(compute(run, State(x), run.sigmas, self.outputs))
+        return park(compute(run, State(x, start=x), run.sigmas, self.outputs))
 
     def _beyond(self, number: int, state: State, stretch: Stretch) -> State:
         run = self.calibration.runs[number]

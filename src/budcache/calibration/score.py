@@ -19,12 +19,14 @@ class Score:
             (index K stands for the end); None up to it. Computing step j from there would cost one call more: this is
             what the ladder climbs on.
         rows: the blend weights that were fitted, one row per computed step; None is plain reuse.
+        noise: the weights of the initial noise that were fitted with them, where there are some (F13).
         ratios: the PSNR of each sample's picture to the full run's, where pictures were looked at.
     """
 
     losses: tuple[float, ...]
     arrivals: tuple[tuple[float, ...] | None, ...] = ()
     rows: tuple[tuple[float, ...], ...] | None = None
+    noise: tuple[float, ...] | None = None
     ratios: tuple[float, ...] | None = None
 
     @property

@@ -52,10 +52,11 @@ class Scorer(ABC):
         finals: Sequence[Tensor],
         arrivals: tuple[tuple[float, ...] | None, ...],
         rows: tuple[tuple[float, ...], ...] | None = None,
+        noise: tuple[float, ...] | None = None,
     ) -> Score:
         """What the final latents of a mask come to."""
         losses = self.calibration.checked_losses(mask, finals)
-        return Score(losses, arrivals, rows, None if self.pictures is None else self.pictures.ratios(finals))
+        return Score(losses, arrivals, rows, noise, None if self.pictures is None else self.pictures.ratios(finals))
 
     @abstractmethod
     def score(self, mask: Mask) -> Score:

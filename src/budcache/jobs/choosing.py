@@ -88,8 +88,8 @@ def best_without_judge(masks: Sequence[Mask], found: Found, fitters: Sequence[Fi
     candidates, lines = [(found.scores[mask].loss, Policy(mask=mask))], []
     for fitter in fitters:
         before = fitter.calibration.calls
-        rows, losses = fitter.fit(masks[0])
-        candidates.append((mean(losses), Policy(mask=masks[0], weights=rows)))
+        rows, noise, losses = fitter.fit(masks[0])
+        candidates.append((mean(losses), Policy(mask=masks[0], weights=rows, noise=noise)))
         lines.append((fitter.calibration.samples, fitter.calibration.calls - before))
     loss, chosen = min(candidates, key=lambda candidate: candidate[0])
     how = "fit, not held out" if chosen.weights else "fit, no gain"

@@ -33,8 +33,9 @@ def _fitted(fitter: FittedScorer, policy: Policy) -> Policy:
     """A policy with the weights that a fitter finds for its mask."""
     from budcache.calibration.aggregate import mean
 
-    rows, losses = fitter.fit(policy.mask)
-    return policy.model_copy(update={"weights": rows, "quality": Quality(calibration_loss=mean(losses))})
+    rows, noise, losses = fitter.fit(policy.mask)
+    update = {"weights": rows, "noise": noise, "quality": Quality(calibration_loss=mean(losses))}
+    return policy.model_copy(update=update)
 
 
 def refined(
@@ -45,6 +46,7 @@ def refined(
     return before.model_copy(
         update={
             "weights": after.weights,
+            "noise": after.noise,
             "sigmas": after.sigmas,
             "origin": origin_after(pipe, before, teacher_steps),
             "quality": quality.model_copy(update={"calibration_loss": loss}),

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from budcache.numerics.model import Model
-from budcache.numerics.solvers import Solver, euler
+from budcache.numerics.solvers import Solver, euler, first_order
 from budcache.plan import Blend, Plan, Stretch
 
-__all__ = ["State", "blended", "coast", "compute", "levels_of", "reuse", "rollout"]
+__all__ = ["State", "blended", "coast", "compute", "landed", "levels_of", "reuse", "rollout"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class State:
     outputs: tuple[Tensor, ...] = ()  # newest first
     memo: Any = None  # what the last computed step left behind, for residual reuse
     past: Any = None  # the solver's
+    start: Tensor | None = None  # where the run began: the initial noise
 
 
 def rollout(model: Model, x: Tensor, plan: Plan, solver: Solver = euler) -> Tensor:
@@ -39,8 +40,10 @@ def rollout(model: Model, x: Tensor, plan: Plan, solver: Solver = euler) -> Tens
     Returns:
         The sample at the last level, shape [N, ...].
     """
-    state, levels = State(x, plan.begin), levels_of(plan)
+    state, levels = State(x, plan.begin, start=x), levels_of(plan)
+    moves = first_order(solver, levels) if plan.is_linear else ()
     for stretch in plan:
+        stretch = stretch.on(moves) if stretch.noise is not None else stretch
         state = compute(model, state, levels, plan.outputs)
         state = reuse(model, state, stretch, levels, solver, plan.reuse == "residual")[-1]
     return state.x
@@ -56,6 +59,10 @@ def reuse(
     model: Model, state: State, stretch: Stretch, levels: Tensor, solver: Solver, residual: bool = False
 ) -> list[State]:
     """Follow a stretch from the step that was just computed to its end: the state after each of its steps."""
+    if stretch.noise is not None:
+        assert state.start is not None
+        x = landed(state.x, state.outputs, state.start, stretch)
+        return [replace(state, x=x, step=stretch.end, past=None)]
     v = blended(state.outputs, stretch.blend)
     if not residual:
         return coast(state, v, stretch.end, levels, solver)
@@ -74,6 +81,15 @@ def coast(state: State, v: Tensor, end: int, levels: Tensor, solver: Solver) -> 
         state = replace(state, x=x, past=past, step=k + 1)
         states.append(state)
     return states
+
+
+def landed(x: Tensor, outputs: Sequence[Tensor], start: Tensor, stretch: Stretch) -> Tensor:
+    """Where a stretch ends that is made in one go (F13)."""
+    assert stretch.noise is not None
+    exact = torch.promote_types(x.dtype, torch.float32)  # half precision would lose what the weights gain
+    blend = blended([v.to(exact) for v in outputs], stretch.blend)
+    end = stretch.keep * x.to(exact) + stretch.push * blend + stretch.noise * start.to(exact)
+    return end.to(outputs[0].dtype)
 
 
 def blended(outputs: Sequence[Tensor], blend: Blend | None) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["Solver", "dpmpp2m", "euler", "ipndm2"]
+__all__ = ["Solver", "dpmpp2m", "euler", "first_order", "ipndm2"]
 
 Solver: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Any], tuple[Tensor, Any]]
 
@@ -45,6 +45,17 @@ def dpmpp2m(
         guess = data + 0.5 * ratio * (data - before)
     scale = there / here
     return scale * x + ((1 - there) - scale * (1 - here)) * guess, (data, here)
+
+
+def first_order(solver: Solver, levels: Tensor) -> list[tuple[float, float]]:
+    """A solver's steps as if it had no past: for each step k the numbers a and b of `x_(k+1) = a x_k + b v`.
+
+    They are read off the solver itself, by a step from (1, 0) with the velocity (0, 1).
+    """
+    levels = levels.detach()
+    x, v = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    ends = [solver(x, v, levels[k], levels[k + 1], None)[0][0].tolist() for k in range(len(levels) - 1)]
+    return [(float(a), float(b)) for a, b in ends]
 
 
 def _log_snr(sigma: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from budcache.pipeline.decoding import Networks
 from budcache.pipeline.following import twin_of
 from budcache.pipeline.residual import Trunk, attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler
-from budcache.pipeline.schedulers import check_scheduler, clone, install, levels
+from budcache.pipeline.schedulers import as_solver, check_scheduler, install, levels
 from budcache.pipeline.seam import Finish, Line, Reply, Request, SeamScheduler, run_pipeline
 from budcache.policy import Reuse
 from budcache.samples.samples import fresh
@@ -109,18 +109,7 @@ class PipelineModel:
         start = copy.deepcopy(self._scheduler.inner)
         if sigmas is not None:
             install(start, sigmas)
-        if hasattr(start, "set_begin_index"):
-            start.set_begin_index(self.begin)
-
-        def solve(x: Tensor, v: Tensor, here: Tensor, there: Tensor, past: Any) -> tuple[Tensor, Any]:
-            k, scheduler = (self.begin, start) if past is None else past
-            scheduler = clone(scheduler)
-            if hasattr(scheduler, "is_scale_input_called"):
-                scheduler.is_scale_input_called = True  # it was, by the pipeline, on the seam's own scheduler
-            x = scheduler.step(v, scheduler.timesteps[k], x, return_dict=False)[0]
-            return x, (k + 1, scheduler)
-
-        return solve
+        return as_solver(start)
 
     def finish(self, x: Tensor) -> Any:
         """Let the pipeline end with `x` as its final latents; returns what its `__call__` returns.

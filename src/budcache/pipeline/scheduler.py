@@ -19,12 +19,13 @@ from typing import Any
 from torch import Tensor
 
 from budcache.errors import BudcacheWarning, PipelineError
-from budcache.numerics.rollout import blended
+from budcache.numerics.rollout import blended, landed
+from budcache.numerics.solvers import first_order
 from budcache.pipeline.residual import Trunk
 from budcache.pipeline.saving import Saved
-from budcache.pipeline.schedulers import check_scheduler, install, levels
+from budcache.pipeline.schedulers import as_solver, check_scheduler, clone, install, levels, skip_to
 from budcache.pipeline.standin import Timesteps, ask_for_steps, counted_run
-from budcache.plan import Plan, Stretch
+from budcache.plan import Moves, Plan, Stretch
 from budcache.policy import Policy
 
 __all__ = ["BudcacheScheduler", "Stats"]
@@ -79,6 +80,8 @@ class BudcacheScheduler(Saved):
         self.trunk, self.stats = Trunk(), Stats()
         self.at_start: Callable[[], None] | None = None  # called at the start of every run
         self._outputs: tuple[Tensor, ...] = ()  # newest first
+        self._noise: Tensor | None = None  # where the run began
+        self._moves: Moves = ()
         self._told = False  # whether it was said that some blends look back before the start
         self._lock = threading.RLock()
         self._begin_run(Plan.of(policy, ()))
@@ -255,6 +258,11 @@ class BudcacheScheduler(Saved):
                 return self._step_with_trunk(model_output, timestep, sample, *args, **kwargs)
             stretch = self._stretch()
             self._outputs = (model_output, *self._outputs)[: self._plan.outputs]
+            if stretch.noise is not None:
+                result = self._in_one_go(stretch, timestep, sample, *args, **kwargs)
+                self._turn, self._cursor = stretch.step, stretch.end
+                self._count(computed=1, reused=stretch.end - stretch.step - 1)
+                return result
             v = blended(self._outputs, stretch.blend)
             result = self.inner.step(v, timestep, sample, *args, **kwargs)
             for k in range(stretch.step + 1, stretch.end):
@@ -262,6 +270,21 @@ class BudcacheScheduler(Saved):
             self._turn, self._cursor = stretch.step, stretch.end
             self._count(computed=1, reused=stretch.end - stretch.step - 1)
             return result
+
+    def _in_one_go(self, stretch: Stretch, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The end of a stretch without a solver (F13), in the form in which the inner scheduler gives its answers."""
+        if stretch.step == self._plan.begin:
+            self._noise = sample
+            self._moves = first_order(as_solver(copy.deepcopy(self.inner)), levels(self.inner))
+        assert self._noise is not None
+        x = landed(sample, self._outputs, self._noise, stretch.on(self._moves))
+        skip_to(self.inner, stretch.end)
+        asked = inspect.signature(self.inner.step).bind(self._outputs[0], timestep, sample, *args, **kwargs)
+        if not asked.arguments.get("return_dict", True):
+            return (x,)
+        answer = clone(self.inner).step(self._outputs[0], timestep, sample, *args, **kwargs)
+        answer["prev_sample"] = x
+        return answer
 
     def _step_with_trunk(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         """The same with residual reuse: every step is a turn, and the trunk has run or was skipped."""
@@ -315,7 +338,7 @@ class BudcacheScheduler(Saved):
     def _forget(self) -> None:
         """Let go of what a run remembers: the decoder needs the memory."""
         self.trunk.forget()
-        self._outputs = ()
+        self._outputs, self._noise, self._moves = (), None, ()
 
     # Copies have a lock of their own: locks can be neither copied nor pickled.
     own_to_each_copy = ("_lock",)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from budcache.errors import PipelineError
+from budcache.numerics.solvers import Solver
 
-__all__ = ["check_scheduler", "clone", "install", "levels", "retime", "scaled"]
+__all__ = ["as_solver", "check_scheduler", "clone", "install", "levels", "retime", "scaled", "skip_to"]
 
 
 def clone(scheduler: Any) -> Any:
@@ -40,6 +41,32 @@ def levels(scheduler: Any) -> Tensor:
         return sigmas.detach().to("cpu", torch.float32)
     fractions = timesteps.detach().to("cpu", torch.float32) / float(scheduler.config.num_train_timesteps)
     return torch.cat([fractions, fractions.new_zeros(1)])
+
+
+def as_solver(scheduler: Any) -> Solver:
+    """A scheduler, after `set_timesteps`, as a pure function; without a past it begins at the level it is given."""
+    own = levels(scheduler)
+
+    def solve(x: Tensor, v: Tensor, here: Tensor, there: Tensor, past: Any) -> tuple[Tensor, Any]:
+        if past is None:
+            k, begun = int((own - here.detach().to(own)).abs().argmin()), clone(scheduler)
+            if hasattr(begun, "set_begin_index"):
+                begun._step_index = None  # it may have been asked to scale its first sample
+                begun.set_begin_index(k)
+        else:
+            k, begun = past[0], clone(past[1])
+        if hasattr(begun, "is_scale_input_called"):
+            begun.is_scale_input_called = True  # it was, by the pipeline, on the seam's own scheduler
+        x = begun.step(v, begun.timesteps[k], x, return_dict=False)[0]
+        return x, (k + 1, begun)
+
+    return solve
+
+
+def skip_to(scheduler: Any, step: int) -> None:
+    """Let a scheduler go on at a step; some scale samples by the one that they are at."""
+    if hasattr(scheduler, "_step_index"):
+        scheduler._step_index = step
 
 
 def retime(scheduler: Any, sigma: Tensor) -> Tensor:

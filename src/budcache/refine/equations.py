@@ -37,23 +37,26 @@ class Equations:
         w = torch.tensor(weights, dtype=torch.float64)
         return (self.square - 2 * self.right @ w + (self.gram @ w) @ w).clamp(min=0)
 
-    def solve(self, ridge: float, balance: float) -> tuple[float, ...]:
-        """The weights of least error, pulled towards plain reuse."""
+    def solve(self, ridge: float, balance: float, outputs: int | None = None) -> tuple[float, ...]:
+        """The weights of least error, pulled towards plain reuse.
+
+        The first `outputs` moves are those of outputs, None is all of them. Any other is pulled to 0 by its own size.
+        """
         shares = torch.ones(len(self.square), dtype=torch.float64)
-        weights = self._weighted(shares, ridge)
+        weights = self._weighted(shares, ridge, outputs)
         if balance:
             for _ in range(3):  # reweighted least squares; settles at once
                 errors = self.errors(weights)
                 shares = (errors + 0.01 * errors.mean()).clamp(min=1e-30) ** -balance
-                weights = self._weighted(shares / shares.mean(), ridge)
+                weights = self._weighted(shares / shares.mean(), ridge, outputs)
         return weights
 
-    def _weighted(self, shares: Tensor, ridge: float) -> tuple[float, ...]:
+    def _weighted(self, shares: Tensor, ridge: float, outputs: int | None) -> tuple[float, ...]:
         gram = (shares[:, None, None] * self.gram).sum(0)
         right = (shares[:, None] * self.right).sum(0)
         plain = torch.zeros_like(right)
         plain[0] = 1.0
-        pull = ridge * gram.diagonal().mean()
-        eye = torch.eye(len(right), dtype=torch.float64)
-        weights: list[float] = torch.linalg.solve(gram + pull * eye, right + pull * plain).tolist()
+        pull = ridge * gram.diagonal().clone()
+        pull[:outputs] = pull[:outputs].mean()
+        weights: list[float] = torch.linalg.solve(gram + pull.diag(), right + pull * plain).tolist()
         return tuple(weights)

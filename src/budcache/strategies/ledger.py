@@ -82,8 +82,9 @@ class Ledger:
         key = str(entry.get("reuse", "plain")), Mask.parse(entry["mask"])
         arrivals = [None if errors is None else tuple(map(float, errors)) for errors in entry["arrivals"]]
         rows = entry.get("rows") and tuple(tuple(map(float, row)) for row in entry["rows"])
-        ratios = entry.get("ratios") and tuple(map(float, entry["ratios"]))
-        self.known[key] = Score(tuple(map(float, entry["losses"])), tuple(arrivals), rows or None, ratios or None)
+        noise, ratios = (entry.get(name) and tuple(map(float, entry[name])) for name in ("noise", "ratios"))
+        losses = tuple(map(float, entry["losses"]))
+        self.known[key] = Score(losses, tuple(arrivals), rows or None, noise or None, ratios or None)
         self._calls_then[key] = int(entry["calls"])
         self.spent = max(self.spent, int(entry["calls"]))
 
