@@ -87,7 +87,7 @@ def test_on_a_pipeline_too_the_loss_is_that_of_following_the_weights(name):
         known = calibration(stack, entry(name), TEXTS[:2], 0)
         for fitted in (FittedScorer(known), FittedScorer(known, memory=10**9)):
             for mask in map(Mask.parse, ("110100", "100100", "110101")):
-                rows, found = fitted.fit(mask)
+                rows, _, found = fitted.fit(mask)
                 assert found == fitted.score(mask).losses == losses(known, Policy(mask=mask, weights=rows))
                 assert rows == fitted.rows(mask)
 

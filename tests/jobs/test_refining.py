@@ -65,7 +65,7 @@ def test_first_the_mask_is_chosen_and_then_its_fit(known):
 def test_what_is_chosen_tells_the_loss_that_it_was_fitted_with(known):
     fitter = FittedScorer(known)
     _, chosen = best_fit([fitter], judging(), POLICIES[:1])
-    rows, losses = fitter.fit(MASKS[0])
+    rows, _, losses = fitter.fit(MASKS[0])
     assert chosen.weights == rows
     assert chosen.quality == Quality(calibration_loss=mean(losses))
     assert mean(losses) == mean(known.losses(known.finals(chosen)))

@@ -137,7 +137,7 @@ def test_scores_do_not_depend_on_what_is_remembered(solver, asked, bound):
 def test_the_loss_is_that_of_following_the_weights(solver, target, mask, outputs, balance):
     known = Calibration([Toy(0, 2, solver), Toy(1, 1, solver)])
     fitted = FittedScorer(known, outputs=outputs, balance=balance, target=target)
-    rows, found = fitted.fit(mask)
+    rows, _, found = fitted.fit(mask)
     assert fitted.score(mask).losses == found == losses(known, mask, rows)
     assert rows == fitted.rows(mask)
 
