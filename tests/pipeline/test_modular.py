@@ -10,7 +10,7 @@ import threading
 import diffusers as d
 import pytest
 import torch
-from helpers import STEPS, counted, latents, opened, rolled
+from helpers import STEPS, counted, latents, opened, rolled, told
 from zoo import entry
 
 import budcache
@@ -260,6 +260,19 @@ def test_arguments_of_stock_and_modular_pipelines_and_their_defaults():
 def test_the_usual_guidance_is_an_arguments_or_a_guiders():
     origins = [describe(entry(name).build()) for name in ("modular-flux", "modular-qwen-image", "hunyuan-video-1.5")]
     assert [origin.guidance for origin in origins] == [3.5, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("name", ["modular-qwen-image", "hunyuan-video-1.5"])
+def test_a_guiders_scale_far_from_that_of_the_fit_is_said(name):
+    found = entry(name)
+    pipe = found.build()
+    fitted = Policy(mask="110100", weights=((1.0,), (1.3, -0.3), (1.1, 0.1, -0.2)), origin=describe(pipe, guidance=4.0))
+    with budcache.applied(pipe, fitted), told() as warned:
+        for scale in (4.0, 12.0, 12.0):
+            pipe.guider = d.ClassifierFreeGuidance(guidance_scale=scale)
+            latents(found, pipe)
+    assert [text.partition(": ")[0] for text in warned] == ["the policy was fitted at guidance 4, this run has 12"]
+    assert warned[0].endswith("Fit it again at that guidance, with the guider that the pipeline has now.")
 
 
 def test_options_of_the_command_line_are_those_of_the_blocks():

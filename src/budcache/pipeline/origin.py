@@ -49,17 +49,18 @@ def describe(pipe: Any, **more: Any) -> Origin:
 
 def usual_guidance(pipe: Any) -> float | None:
     """The guidance scale that a pipeline takes if it is told none."""
-    scales = [
-        arguments(pipe).get("guidance_scale"),
-        *(getattr(each, "guidance_scale", None) for each in guiders(pipe).values()),
-    ]
-    return next((float(scale) for scale in scales if isinstance(scale, int | float)), None)
+    return _scale(pipe, arguments(pipe).get("guidance_scale"))
 
 
 def guidance_of(pipe: Any) -> float | None:
-    """The guidance scale of the run that a pipeline is in, where it keeps it."""
-    found = getattr(pipe, "_guidance_scale", None)
-    return float(found) if isinstance(found, int | float) else None
+    """The guidance scale of the run that a pipeline is in, where it or its guider keeps it."""
+    return _scale(pipe, getattr(pipe, "_guidance_scale", None))
+
+
+def _scale(pipe: Any, own: Any) -> float | None:
+    """A pipeline's own scale if it has one, else that of its guider."""
+    scales = [own, *(getattr(each, "guidance_scale", None) for each in guiders(pipe).values())]
+    return next((float(scale) for scale in scales if isinstance(scale, int | float)), None)
 
 
 def difference(origin: Origin, pipe: Any) -> str | None:

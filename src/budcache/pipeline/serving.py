@@ -208,6 +208,8 @@ class _RunWatch(Tie):
         self.warned_of: set[float] = set()  # guidance scales
 
     def __call__(self) -> None:
+        if self.pipe is None:  # a copy of the scheduler has moved to another pipeline
+            return
         now = adapters(self.pipe)
         if now != self.seen:  # a LoRA has come or gone since the policy was applied
             self.seen = now
@@ -219,9 +221,12 @@ class _RunWatch(Tie):
             return
         if abs(here - self.fitted_at) > FAR * max(self.fitted_at, 1.0):
             self.warned_of.add(here)
+            how = f"call={{'guidance_scale': {here:g}}} or --guidance {here:g}"
+            if "guidance_scale" not in arguments(self.pipe):
+                how = "the guider that the pipeline has now"
             warnings.warn(
                 f"the policy was fitted at guidance {self.fitted_at:g}, this run has {here:g}: quality may suffer. "
-                f"Fit it again at that guidance, with call={{'guidance_scale': {here:g}}} or --guidance {here:g}.",
+                f"Fit it again at that guidance, with {how}.",
                 BudcacheWarning,
                 stacklevel=4,
             )
