@@ -208,6 +208,8 @@ class _RunWatch(Tie):
         self.warned_of: set[float] = set()  # guidance scales
 
     def __call__(self) -> None:
+        if self.pipe is None:  # a copy of the scheduler has moved to another pipeline
+            return
         now = adapters(self.pipe)
         if now != self.seen:  # a LoRA has come or gone since the policy was applied
             self.seen = now
