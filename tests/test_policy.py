@@ -138,11 +138,12 @@ QUALITY_FIELDS = {
     "psnr_worst": NUMBER,
     "samples": COUNT,
     "used_to_choose": ({"null", "true"}, st.none() | st.booleans()),
+    "used_to_fit": ({"null", "true"}, st.none() | st.booleans()),
 }
 REFINED_FIELDS = {"how": ({"text"}, letters), "prompts": COUNT, "calls": COUNT, "gain": NUMBER}
 ALLOWED = {  # every field of every file, by its path
     **{("policy", name): set() for name in ("kind", "version", "mask", "reuse")},
-    **{("policy", name): {"null"} for name in ("sigmas", "weights")},
+    **{("policy", name): {"null"} for name in ("sigmas", "weights", "noise")},
     **{("policy", name): {"null", "object"} for name in ("origin", "quality")},
     **{("policy", "origin", name): allowed for name, (allowed, _) in ORIGIN_FIELDS.items()},
     **{("policy", "quality", name): allowed for name, (allowed, _) in QUALITY_FIELDS.items()},
@@ -193,7 +194,10 @@ bare_ladders = st.sets(st.integers(1, 8), min_size=1).map(
 
 @pytest.mark.parametrize(
     ("file", "budcache_version", "newer"),
-    [(POLICY_FILE, "0.2.0", {"psnr_error": 0.75, "used_to_choose": True}), (OLD_POLICY_FILE, "0.1.0", {})],
+    [
+        (POLICY_FILE, "0.2.0", {"psnr_error": 0.75, "used_to_choose": True, "used_to_fit": False}),
+        (OLD_POLICY_FILE, "0.1.0", {}),
+    ],
     ids=["version 2", "version 1"],
 )
 def test_golden_policy(file, budcache_version, newer):
@@ -204,6 +208,7 @@ def test_golden_policy(file, budcache_version, newer):
     assert (policy.budget, policy.steps, policy.reuse) == (5, 10, "output")
     assert policy.sigmas == (1.0, 0.9659, 0.9265, 0.8804, 0.8258, 0.7601, 0.6796, 0.5785, 0.4478, 0.2725, 0.0)
     assert policy.weights == ((1.0,), (1.125, -0.125), (1.5, -0.625, 0.125), (1.3125, -0.3125), (0.96875,))
+    assert policy.noise == ((0.0, 0.015625, -0.0078125, 0.0, 0.00390625) if newer else None)
     assert dict(policy.origin) == {
         "model": "black-forest-labs/FLUX.1-dev",
         "pipeline": "FluxPipeline",
@@ -239,6 +244,7 @@ def test_golden_policy(file, budcache_version, newer):
         "psnr_worst": 33.5,
         "samples": 32,
         "used_to_choose": None,
+        "used_to_fit": None,
         **newer,
     }
     assert policy.refined == (
@@ -572,11 +578,11 @@ def test_fields_must_be_right_and_fit_together(read, change, says):
     assert says in read.refusal({**POLICY, **change})
 
 
-def test_a_blend_looks_back_on_sixteen_outputs_at_most(read):
-    rows = [[1.0]] * 19
-    long = {"kind": "policy", "version": 1, "mask": "1" * 20}
-    assert read({**long, "weights": [*rows, [1.0] * 16]}).weights[-1] == (1.0,) * 16
-    assert "weights[19] has 17 values" in read.refusal({**long, "weights": [*rows, [1.0] * 17]})
+def test_a_blend_looks_back_on_128_outputs_at_most(read):
+    rows = [[1.0]] * 139
+    long = {"kind": "policy", "version": 1, "mask": "1" * 140}
+    assert read({**long, "weights": [*rows, [1.0] * 128]}).weights[-1] == (1.0,) * 128
+    assert "weights[139] has 129 values" in read.refusal({**long, "weights": [*rows, [1.0] * 129]})
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_the_calls_of_a_fit_are_counted():
         ({"policies": Policy(mask="10", sigmas=(1.0, 0.5, 0.0))}, "noise levels of its own, and fits"),
         ({"outputs": []}, "nothing to choose from"),
         ({"ridges": [-1.0]}, "ridge must be finite and at least 0, got -1"),
-        ({"outputs": [17]}, "16 outputs, not 17"),
+        ({"outputs": [129]}, "128 outputs, not 129"),
         ({"target": "last"}, "no target 'last'"),
         ({"selection": 0}, "needs samples to choose by"),
         ({"selection": 4}, "4 of 4 samples for selection leave none"),
@@ -294,7 +294,7 @@ def test_the_finer_teacher_of_a_pipeline_is_its_own_run_of_more_steps():
 def test_a_teacher_that_cannot_teach_is_refused():
     refused(r"teacher of 5 steps is coarser than the 6 steps.*more than 6", search, teacher_steps=STEPS - 1)
     kind = entry("sdxl")  # whose noise levels begin elsewhere for every number of steps
-    usual = {"steps": STEPS, "budgets": [2], "prompts": TEXTS[:1], "call": shared(kind)}
+    usual = {"steps": STEPS, "budgets": [2], "prompts": TEXTS[:2], "call": shared(kind)}
     refused("begins at the noise level", budcache.search, kind.build(), teacher_steps=20, **usual)
 
 

@@ -214,7 +214,7 @@ def test_every_search_works_with_fitted_reuse(plan, solver):
     ("options", "says"),
     [
         ({"outputs": 0}, "outputs, not 0"),
-        ({"outputs": 17}, "16 outputs, not 17"),
+        ({"outputs": 129}, "128 outputs, not 129"),
         ({"ridge": -1e-3}, "finite and at least 0, got -0.001"),
         ({"ridge": math.nan}, "finite and at least 0, got nan"),
         ({"ridge": math.inf}, "finite and at least 0, got inf"),

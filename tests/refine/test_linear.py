@@ -127,3 +127,17 @@ def test_a_search_makes_such_rows():
     call = {name: value for name, value in kind.kwargs().items() if name != "prompt"}
     ladder = budcache.search(pipe, steps=8, budgets=(3, 4), prompts=["a", "b"], call=call)
     assert all(len(rung.noise) == rung.budget and len(rung.weights[-1]) == rung.budget for rung in ladder)
+
+
+def test_levels_are_learned_with_such_rows():
+    """Algorithm 3 goes through them: gradients of the levels and of the rows."""
+    from budcache.refine.align import student
+
+    known = toys(samples=1)
+    policy = fitted(known)[0]
+    run = known.runs[0]
+    levels = run.sigmas.clone().requires_grad_()
+    final = student(run, Plan.of(policy, levels))
+    (slope,) = torch.autograd.grad((final - known.teacher(0)).square().mean(), levels)
+    assert slope.isfinite().all()
+    assert slope.abs().max() > 0

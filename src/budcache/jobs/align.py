@@ -245,7 +245,7 @@ class _Alignment:
         """What the updates in a ledger depend on."""
         config, ladder = self.config, self.config.ladder
         setup = Setup(self.pipe, ladder.steps, teacher_steps=config.teacher_steps)
-        parts = {"mask", "reuse", "weights", "sigmas"}
+        parts = {"mask", "reuse", "weights", "noise", "sigmas"}
         joint = [rung.weights is not None for rung in ladder]
         return setup.origin(self.samples).model_dump(mode="json", exclude={"versions", "prompts"}) | {
             "budgets": list(ladder.budgets),

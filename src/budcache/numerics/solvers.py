@@ -47,15 +47,15 @@ def dpmpp2m(
     return scale * x + ((1 - there) - scale * (1 - here)) * guess, (data, here)
 
 
-def first_order(solver: Solver, levels: Tensor) -> list[tuple[float, float]]:
+def first_order(solver: Solver, levels: Tensor) -> list[tuple[Any, Any]]:
     """A solver's steps as if it had no past: for each step k the numbers a and b of `x_(k+1) = a x_k + b v`.
 
-    They are read off the solver itself, by a step from (1, 0) with the velocity (0, 1).
+    They are read off the solver itself, by a step from (1, 0) with the velocity (0, 1); tensors where the levels have a
+    gradient, or else floats.
     """
-    levels = levels.detach()
     x, v = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    ends = [solver(x, v, levels[k], levels[k + 1], None)[0][0].tolist() for k in range(len(levels) - 1)]
-    return [(float(a), float(b)) for a, b in ends]
+    ends = [solver(x, v, levels[k], levels[k + 1], None)[0][0] for k in range(len(levels) - 1)]
+    return [(end[0], end[1]) if levels.requires_grad else tuple(end.tolist()) for end in ends]
 
 
 def _log_snr(sigma: Tensor) -> Tensor:
