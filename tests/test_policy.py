@@ -142,8 +142,8 @@ QUALITY_FIELDS = {
 }
 REFINED_FIELDS = {"how": ({"text"}, letters), "prompts": COUNT, "calls": COUNT, "gain": NUMBER}
 ALLOWED = {  # every field of every file, by its path
-    **{("policy", name): set() for name in ("kind", "version", "mask", "reuse")},
-    **{("policy", name): {"null"} for name in ("sigmas", "weights", "noise")},
+    **{("policy", name): set() for name in ("kind", "version", "mask", "reuse", "weights")},
+    **{("policy", name): {"null"} for name in ("sigmas", "noise")},
     **{("policy", name): {"null", "object"} for name in ("origin", "quality")},
     **{("policy", "origin", name): allowed for name, (allowed, _) in ORIGIN_FIELDS.items()},
     **{("policy", "quality", name): allowed for name, (allowed, _) in QUALITY_FIELDS.items()},

@@ -223,7 +223,7 @@ def bad_inputs():
         yield [*fit, f"--outputs={text}"], "cannot be read. Write numbers with commas between them."
     yield [*fit, "--ridges=weak"], "--ridges 'weak' cannot be read"
     yield [*fit, "--ridges=nan"], "0.001 is usual"
-    yield [*fit, "--outputs=0"], "blends 1 to 16 outputs, not 0"
+    yield [*fit, "--outputs=0"], "blends 1 to 128 outputs, not 0"
     yield [*fit, "--outputs=129"], "128 outputs, not 129"
     yield ["fit", "residual.json", *PROMPTS], "reuses residuals, and only outputs"
     yield ["fit", "plain.json", *PROMPTS[:2]], "fitting needs samples to choose by"
