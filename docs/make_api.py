@@ -10,6 +10,7 @@ python docs/make_api.py --check  ends with 1 if they are not up to date
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -75,16 +76,28 @@ def entry(name: str, value: Any) -> str:
             for attribute, member in vars(value).items()
             if not attribute.startswith("_") and first_line(member)
         ]
+        methods = [*_fields(value), *methods]
         return f"### {name}\n\n{prose(value)}\n" + ("\n" + "\n".join(methods) + "\n" if methods else "")
     if inspect.isroutine(value):
         return f"### {name}\n\n```python\n{name}{signature(value, wide=True)}\n```\n\n{prose(value)}\n"
     return f"### {name}\n\nA value: {kind(value)}.\n"
 
 
+def _fields(value: Any) -> list[str]:
+    """The fields of a value class whose docstring does not list them."""
+    names = getattr(value, "model_fields", None) or getattr(value, "__dataclass_fields__", {})
+    if re.search(r"^(Args|Attributes):", inspect.getdoc(value) or "", re.M):
+        return []
+    return [f"- `{name}`: {value.__annotations__[name]}" for name in names if name in value.__annotations__]
+
+
 def kind(value: Any) -> str:
     if isinstance(value, dict):
         return f"names and what they stand for: {', '.join(f'`{key}`' for key in value)}"
-    return f"`{type(value).__name__}`" if not hasattr(value, "__args__") else "a type"
+    if not hasattr(value, "__args__"):
+        return f"`{type(value).__name__}`"
+    names = [getattr(each, "__name__", str(each)) for each in value.__args__]
+    return f"one of {', '.join(f'`{name}`' for name in names)}"
 
 
 def signature(value: Any, wide: bool = False) -> str:
@@ -141,7 +154,12 @@ def prose(value: Any) -> str:
 
 
 def first_line(value: Any) -> str:
-    return (inspect.getdoc(value) or "").split("\n")[0] if not isinstance(value, str | int | tuple | dict) else ""
+    """What a member of a class says of itself; a default value, or what a library put there, says nothing."""
+    ours = inspect.isroutine(value) or isinstance(
+        value, property | functools.cached_property | classmethod | staticmethod
+    )
+    made = getattr(getattr(value, "__func__", value), "__module__", None) or "budcache"
+    return (inspect.getdoc(value) or "").split("\n")[0] if ours and made.startswith("budcache") else ""
 
 
 if __name__ == "__main__":

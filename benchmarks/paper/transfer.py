@@ -97,7 +97,7 @@ def size(pipe: Any, call: dict[str, Any]) -> tuple[int, int, int]:
 
 def refitted(lab: Lab, name: str, policy: budcache.Policy) -> Ladder:
     """The same mask with blends for the solver that the pipeline has now."""
-    bare = policy.model_copy(update={"weights": None, "origin": None, "refined": ()})
+    bare = policy.model_copy(update={"weights": None, "noise": None, "origin": None, "refined": ()})
     batch = min(lab.args.batch, len(lab.calibration))
     found, _ = lab.refined(
         f"fit for {name}",

@@ -40,6 +40,10 @@ class Planned:
         """The cost of the whole job: model calls times samples."""
         return sum(phase.sample_calls for phase in self.phases)
 
+    def __str__(self) -> str:
+        phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in self.phases)
+        return f"{self.job}: about {self.sample_calls} sample-calls (model calls times samples): {phases}"
+
 
 @dataclass(frozen=True)
 class Progress:

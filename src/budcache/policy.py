@@ -119,11 +119,13 @@ class Policy(Value):
                         f"weights[{row}] has {len(values)} values, but computed step {row} has "
                         f"1 to {min(row + 1, MAX_BLEND)} outputs to blend"
                     )
-        if self.noise is not None and (self.weights is None or len(self.noise) != budget):
-            raise ValueError(
-                f"{budget} computed steps need {budget} weights of the noise, beside rows of weights of the outputs, "
-                f"got {len(self.noise)}"
-            )
+        if self.noise is not None:
+            if self.weights is None:
+                raise ValueError("weights of the noise need weights of the outputs; remove the noise as well")
+            if len(self.noise) != budget:
+                raise ValueError(
+                    f"{budget} computed steps need {budget} weights of the noise, one a step, got {len(self.noise)}"
+                )
 
     # Of what it does alone: where it came from holds dictionaries, which have no hash. Equal policies do the same.
     def __hash__(self) -> int:

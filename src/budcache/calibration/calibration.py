@@ -93,7 +93,7 @@ class Calibration:
     def moves(self, run: int) -> Moves:
         """The steps of the run's solver, to first order."""
         if run not in self._moves:
-            self._moves[run] = first_order(self.solver(run), self.runs[run].sigmas)
+            self._moves[run] = first_order(self.solver(run), self.runs[run].sigmas, self.runs[run].noise.device)
         return self._moves[run]
 
     def finals(self, policy: Policy) -> list[Tensor]:

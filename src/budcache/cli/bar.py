@@ -43,7 +43,7 @@ class Bar:
     def __call__(self, event: Event) -> None:
         """Show one event."""
         if isinstance(event, Planned) and not self.quiet:
-            say(_cost(event), err)
+            say(str(event), err)
         if isinstance(event, Step):
             self._show(event)
 
@@ -69,9 +69,4 @@ def tell_cost(planned: Planned, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"sample_calls": planned.sample_calls, "phases": phases}))
     else:
-        say(_cost(planned))
-
-
-def _cost(planned: Planned) -> str:
-    phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in planned.phases)
-    return f"{planned.job}: about {planned.sample_calls} sample-calls (model calls times samples): {phases}"
+        say(str(planned))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from budcache.events import Phase, Planned
 from budcache.jobs.config import (
@@ -16,6 +16,7 @@ from budcache.jobs.config import (
     taken_strategy,
 )
 from budcache.jobs.refining import SETTINGS
+from budcache.options import whole
 from budcache.policy import Reuse
 from budcache.samples.samples import split
 from budcache.strategies import LadderSearch, Paths, Space, Strategy
@@ -40,7 +41,7 @@ def estimate(
     *,
     steps: int,
     budgets: int | Iterable[int],
-    prompts: int,
+    prompts: int | Sequence[str],
     strategy: str | Strategy | None = None,
     reuse: Reuse = "output",
     fit: bool | None = None,
@@ -54,7 +55,7 @@ def estimate(
     Args:
         steps: K of the full run.
         budgets: model calls per sample to search for.
-        prompts: how many there are.
+        prompts: how many there are, or the prompts themselves.
         strategy: as for `search`, as are the others.
 
     Returns:
@@ -72,7 +73,8 @@ def estimate(
         teacher_steps=teacher_steps,
         selection=selection,
     )
-    return Planned("search", search_phases(config, prompts))
+    count = len(prompts) if isinstance(prompts, list | tuple) else whole("prompts", prompts)
+    return Planned("search", search_phases(config, count))
 
 
 def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:

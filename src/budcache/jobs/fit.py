@@ -109,7 +109,7 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
 
 def _fit_one(rung: Policy, fitters: Sequence[FittedScorer], judge: Judge) -> tuple[Policy, Refined]:
     """One rung with the best fit, never worse than it was on the samples put aside; and what that was worth."""
-    plain = rung.model_copy(update={"weights": None, "quality": None})
+    plain = rung.model_copy(update={"weights": None, "noise": None, "quality": None})
     _, found = best_fit(fitters, judge, [plain])
     after = judge.best([rung, found])
     kept = (after.weights, after.sigmas) == (rung.weights, rung.sigmas)

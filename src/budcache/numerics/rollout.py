@@ -41,7 +41,7 @@ def rollout(model: Model, x: Tensor, plan: Plan, solver: Solver = euler) -> Tens
         The sample at the last level, shape [N, ...].
     """
     state, levels = State(x, plan.begin, start=x), levels_of(plan)
-    moves = first_order(solver, levels) if plan.is_linear else ()
+    moves = first_order(solver, levels, x.device) if plan.is_linear else ()
     for stretch in plan:
         stretch = stretch.on(moves) if stretch.noise is not None else stretch
         state = compute(model, state, levels, plan.outputs)

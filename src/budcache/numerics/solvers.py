@@ -47,13 +47,14 @@ def dpmpp2m(
     return scale * x + ((1 - there) - scale * (1 - here)) * guess, (data, here)
 
 
-def first_order(solver: Solver, levels: Tensor) -> list[tuple[Any, Any]]:
+def first_order(solver: Solver, levels: Tensor, device: torch.device | None = None) -> list[tuple[Any, Any]]:
     """A solver's steps as if it had no past: for each step k the numbers a and b of `x_(k+1) = a x_k + b v`.
 
     They are read off the solver itself, by a step from (1, 0) with the velocity (0, 1); tensors where the levels have a
-    gradient, or else floats.
+    gradient, or else floats. The step is made on the device that the solver is at home on.
     """
-    x, v = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    numbers = torch.float64 if device is None or device.type == "cpu" else torch.float32  # not all have the former
+    x, v = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]], dtype=numbers, device=device)
     ends = [solver(x, v, levels[k], levels[k + 1], None)[0][0] for k in range(len(levels) - 1)]
     return [(end[0], end[1]) if levels.requires_grad else tuple(end.tolist()) for end in ends]
 

@@ -275,7 +275,7 @@ class BudcacheScheduler(Saved):
         """The end of a stretch without a solver (F13), in the form in which the inner scheduler gives its answers."""
         if stretch.step == self._plan.begin:
             self._noise = sample
-            self._moves = first_order(as_solver(copy.deepcopy(self.inner)), levels(self.inner))
+            self._moves = first_order(as_solver(copy.deepcopy(self.inner)), levels(self.inner), sample.device)
         assert self._noise is not None
         x = landed(sample, self._outputs, self._noise, stretch.on(self._moves))
         skip_to(self.inner, stretch.end)

@@ -43,8 +43,9 @@ def read_json(path: str | os.PathLike[str]) -> object:
             raise PolicyError(
                 f"{source} is a ledger, not a policy. Name the .json file that it was kept for."
             ) from None
+        what = error.msg.removesuffix(" at")  # some of Python's sentences go on with the place themselves
         raise PolicyError(
-            f"{source} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
+            f"{source} is not valid JSON: {what} at line {error.lineno}, column {error.colno}. "
             "Is it the right file, and all of it?"
         ) from None
     except (RecursionError, ValueError):
