@@ -62,16 +62,27 @@ def main() -> None:
         "output_type": "latent",
     }
     policy = Policy(mask=Mask.uniform(args.steps, args.budget))
+    every = tuple(tuple(1.0 / (row + 1) for _ in range(row + 1)) for row in range(args.budget))  # all outputs (F13)
+    rows = policy.model_copy(update={"weights": every, "noise": (0.0,) * args.budget})
 
     def bare() -> None:
         pipe(num_inference_steps=args.budget, generator=torch.Generator().manual_seed(0), **call)
 
-    def served() -> None:
-        with budcache.applied(pipe, policy):
+    def served(by: Policy = policy) -> None:
+        with budcache.applied(pipe, by):
             pipe(num_inference_steps=args.steps, generator=torch.Generator().manual_seed(0), **call)
 
-    bare(), served()
+    def full() -> None:
+        pipe(num_inference_steps=args.steps, generator=torch.Generator().manual_seed(0), **call)
+
+    def recorded() -> None:
+        with budcache.recording(pipe):
+            full()
+
+    bare(), served(), served(rows), full(), recorded()
     pairs = [(timed(served), timed(bare)) for _ in range(args.rounds)]
+    with_rows = [(timed(lambda: served(rows)), timed(bare)) for _ in range(args.rounds)]
+    recordings = [(timed(recorded), timed(full)) for _ in range(args.rounds)]
     steps = [step_times(pipe, call, args.steps) for _ in range(3)]
     print(
         json.dumps(
@@ -83,6 +94,8 @@ def main() -> None:
                 "tokens": (args.size // 16) ** 2,
                 "threads": args.threads,
                 "policy_over_bare": round(statistics.median(s / b for s, b in pairs), 4),
+                "rows_over_bare": round(statistics.median(s / b for s, b in with_rows), 4),
+                "recording_over_full_run": round(statistics.median(r / f for r, f in recordings), 4),
                 "reused_over_computed": round(statistics.median(reused / computed for reused, computed in steps), 4),
                 "seconds_per_computed_step": round(statistics.median(computed for _, computed in steps), 4),
             }

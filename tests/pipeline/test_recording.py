@@ -177,3 +177,22 @@ def test_a_search_starts_from_a_record():
         latents(kind, pipe, num_inference_steps=6)
     with pytest.raises(RecordError, match="steps is 6 in one and 8 in the other"):
         budcache.search(pipe, record=other, **search)
+
+
+# Pipelines whose model cannot be driven are refused when they are opened (see test_coverage.py).
+ALL = [kind for kind in ENTRIES if kind.name not in ("cogvideox-dpm", "ltx2") and not kind.strength]
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
+def test_every_kind_is_searched_from_its_full_runs(kind):
+    """Paths, fitted without a solver, on two samples: exactly the calls, and nearer than plain uniform reuse."""
+    pipe, call = kind.build(), kind.kwargs()
+    seeds = [{**call, "generator": torch.Generator().manual_seed(seed)} for seed in (0, 1)]
+    ladder = budcache.search(pipe, steps=6, budgets=[3], samples=seeds)
+    full = latents(kind, pipe, num_inference_steps=6)
+    errors = []
+    for policy in (ladder[3], Policy(mask=Mask.uniform(6, 3))):
+        with budcache.applied(pipe, policy.model_copy(update={"origin": None})) as handle:
+            errors.append(float((latents(kind, pipe, num_inference_steps=6) - full).square().mean()))
+            assert handle.stats().last_run_calls == 3
+    assert errors[0] < errors[1]

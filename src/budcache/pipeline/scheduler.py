@@ -278,12 +278,13 @@ class BudcacheScheduler(Saved):
             self._moves = first_order(as_solver(copy.deepcopy(self.inner)), levels(self.inner), sample.device)
         assert self._noise is not None
         x = landed(sample, self._outputs, self._noise, stretch.on(self._moves))
-        skip_to(self.inner, stretch.end)
         asked = inspect.signature(self.inner.step).bind(self._outputs[0], timestep, sample, *args, **kwargs)
         if not asked.arguments.get("return_dict", True):
-            return (x,)
-        answer = clone(self.inner).step(self._outputs[0], timestep, sample, *args, **kwargs)
-        answer["prev_sample"] = x
+            answer: Any = (x,)
+        else:
+            answer = clone(self.inner).step(self._outputs[0], timestep, sample, *args, **kwargs)
+            answer["prev_sample"] = x
+        skip_to(self.inner, stretch.end)
         return answer
 
     def _step_with_trunk(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
