@@ -103,7 +103,6 @@ budcache.search(pipe, steps=28, budgets=8, reuse="all")  # wrong: arg-type
 budcache.search(pipe, steps=28, budgets=8)[8].qualty  # wrong: attr-defined
 budcache.fit(pipe, pipe, rigdes=[1.0])  # wrong: call-arg
 budcache.align(pipe, "ladder.json")  # wrong: arg-type
-budcache.estimate(steps=28, budgets=8, prompts=["a cat"])  # wrong: arg-type
 budcache.apply(pipe, "ladder.json", budgte=8)  # wrong: call-arg
 with budcache.applied(pipe, "ladder.json") as handle:
     handle.stat()  # wrong: attr-defined

@@ -183,7 +183,10 @@ def test_a_search_starts_from_a_record():
 ALL = [kind for kind in ENTRIES if kind.name not in ("cogvideox-dpm", "ltx2") and not kind.strength]
 
 
-@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind.name in NAMES else pytest.mark.slow, id=kind.name) for kind in ALL],
+)
 def test_every_kind_is_searched_from_its_full_runs(kind):
     """Paths, fitted without a solver, on two samples: exactly the calls, and nearer than plain uniform reuse."""
     pipe, call = kind.build(), kind.kwargs()

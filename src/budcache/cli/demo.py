@@ -17,7 +17,7 @@ from budcache.policy import Ladder
 MODEL, STEPS, BUDGETS, SHOWN = "tiny-flux", 28, (5, 6, 8, 10), 8
 COMPARED = (6, 10)
 METHODS = ("fewer-steps", "uniform", "teacache", "magcache", "ertacache", "taylorseer")
-CALIBRATION, TUNING = 16, 4  # prompts for ours; for the thresholds of the others
+CALIBRATION, TUNING = 12, 4  # prompts for ours; for the thresholds of the others
 
 
 @command
