@@ -9,7 +9,7 @@ __all__ = ["arguments", "is_modular"]
 
 
 def arguments(pipe: Any) -> dict[str, Any]:
-    """The keyword arguments that a pipeline takes, with their defaults; None where there is none.
+    """The keyword arguments that a pipeline takes, with their defaults; None stands for no default.
 
     A stock pipeline has them in the signature of its `__call__`. That of a modular pipeline only says `**kwargs`: what
     it takes are the inputs of its blocks that no block before provides.

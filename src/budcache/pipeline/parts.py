@@ -8,13 +8,24 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["adapters", "bare", "denoisers", "frozen"]
+from budcache.errors import PipelineError
+
+__all__ = ["adapters", "bare", "check_pipeline", "denoisers", "frozen"]
 
 
 def denoisers(pipe: Any) -> dict[str, nn.Module]:
     """The networks that a pipeline calls at every step: its transformer, UNet or experts, by name."""
     found = {name: getattr(pipe, name, None) for name in ("transformer", "transformer_2", "unet")}
     return {name: module for name, module in found.items() if isinstance(module, nn.Module)}
+
+
+def check_pipeline(pipe: Any) -> None:
+    """Refuse what has no scheduler and no network to denoise with."""
+    if getattr(pipe, "scheduler", None) is None or not denoisers(pipe):
+        raise PipelineError(
+            f"{type(pipe).__name__} is not a diffusers pipeline with a scheduler and a transformer or UNet. "
+            "Pass the pipeline itself, not one of its parts."
+        )
 
 
 def bare(module: nn.Module) -> nn.Module:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from budcache.errors import BudcacheWarning, PipelineError
 from budcache.pipeline.origin import describe, guidance_of
-from budcache.pipeline.parts import adapters, denoisers
+from budcache.pipeline.parts import adapters, check_pipeline
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.schedulers import check_scheduler, levels
 from budcache.pipeline.standin import StandIn
@@ -37,12 +37,8 @@ def recording(pipe: Any, record: Record | None = None) -> Iterator[Record]:
 
     Runs of other steps or settings are kept apart. A run that fails or is interrupted leaves the record as it was.
     """
-    original = getattr(pipe, "scheduler", None)
-    if original is None or not denoisers(pipe):
-        raise PipelineError(
-            f"{type(pipe).__name__} is not a diffusers pipeline with a scheduler and a transformer or UNet. "
-            "Pass the pipeline itself, not one of its parts."
-        )
+    check_pipeline(pipe)
+    original = pipe.scheduler
     if isinstance(original, BudcacheScheduler):
         raise PipelineError("this pipeline carries a policy, and what is recorded are full runs. Call remove() first.")
     if isinstance(original, _Recorder):

@@ -15,7 +15,7 @@ from budcache.options import known_options_of_serving
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference, guidance_of
-from budcache.pipeline.parts import adapters, denoisers
+from budcache.pipeline.parts import adapters, check_pipeline
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
 from budcache.pipeline.standin import Timesteps
@@ -51,12 +51,8 @@ def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle
 
 
 def _apply(pipe: Any, policy: Policy) -> Handle:
-    scheduler = getattr(pipe, "scheduler", None)
-    if scheduler is None or not denoisers(pipe):
-        raise PipelineError(
-            f"{type(pipe).__name__} is not a diffusers pipeline with a scheduler and a transformer or UNet. "
-            "Pass the pipeline itself, not one of its parts."
-        )
+    check_pipeline(pipe)
+    scheduler = pipe.scheduler
     if isinstance(scheduler, BudcacheScheduler):
         raise PipelineError(
             "this pipeline already carries a policy. Call remove() on its handle first, or, if it was loaded with one, "

@@ -65,7 +65,7 @@ class Space:
         return [self._moved(mask, k, j) for k in mask.computed[1:] for j in reused if abs(k - j) <= window]
 
     def neighbour(self, mask: Mask, rng: Random) -> Mask:
-        """One neighbour by a random operator, Swap or Shift; the mask itself where there is none."""
+        """One neighbour by a random operator, Swap or Shift; a mask without neighbours is returned as it is."""
         moves = self.shifts(mask) if rng.random() < 0.5 else self.swaps(mask)
         moves = moves or self.swaps(mask)
         return rng.choice(moves) if moves else mask
