@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from budcache.errors import PolicyError
 from budcache.policy import Policy, Reuse
+from budcache.rows import LOOKED_AT, Features, Row
 
 __all__ = ["Blend", "Moves", "Plan", "Stretch"]
 
@@ -32,8 +33,10 @@ class Stretch:
         end: the step at which the model is computed next, or at which the run ends.
         blend: weights of the newest output, of the one before it, and so on; their sum is what the solver goes on
             with. None repeats the newest output as it is (plain reuse).
-        noise: the weight of the initial noise. With one, the stretch is made in one go, without a solver (F13):
-            `x_end = keep x_step + push sum_j blend_j v_j + noise x_0`.
+        noise: the weight of the initial noise. With one, the stretch is a row (F13) and is made in one go, without a
+            solver: `x_end = keep x_step + push (sum_j blend_j v_j + sum_j branch_j c_j) + noise x_0`.
+        branch: weights of the conditional branch's outputs c_j (F12).
+        features: how the weights of a row depend on the sample (F11).
         keep, push: how a first-order step of the solver leads from one end to the other; see `on`.
     """
 
@@ -41,8 +44,21 @@ class Stretch:
     end: int
     blend: Blend | None = None
     noise: float | None = None
+    branch: Blend = ()
+    features: Features | None = None
     keep: float = 1.0
     push: float = 0.0
+
+    @classmethod
+    def of(cls, step: int, end: int, row: Row) -> Stretch:
+        """A stretch that goes by a row."""
+        return cls(step, end, row.outputs, row.noise, row.branch, row.features)
+
+    @property
+    def row(self) -> Row:
+        """The row that it goes by."""
+        assert self.blend is not None and self.noise is not None
+        return Row(outputs=tuple(self.blend), branch=tuple(self.branch), noise=self.noise, features=self.features)
 
     def on(self, moves: Moves) -> Stretch:
         """The same where a step k of the run is, to first order, `x_(k+1) = moves[k][0] x_k + moves[k][1] v`."""
@@ -69,27 +85,42 @@ class Plan:
     plain: int = 0
 
     @classmethod
-    def of(cls, policy: Policy, levels: Sequence[float] | Numbers, begin: int = 0, end: int | None = None) -> Plan:
+    def of(
+        cls,
+        policy: Policy,
+        levels: Sequence[float] | Numbers,
+        begin: int = 0,
+        end: int | None = None,
+        guided: bool = False,
+    ) -> Plan:
         """What a policy means for a run from step `begin` to step `end` on some levels.
 
+        With `guided` the conditional branch's outputs are known apart, and the policy's rows for that are taken if it
+        has some.
+
         The first step of a run is computed even if the mask reuses it: there is nothing to reuse yet. A blend that
-        looks back before the start, or belongs to another stretch, is left out; so are all rows with a weight of the
-        noise where a run starts midway.
+        looks back before the start, or belongs to another stretch, is left out; so are all rows where a run starts
+        midway: its noise is another one.
         """
         steps = policy.steps
         end = steps if end is None else end
         if not 0 <= begin < end <= steps:
             raise PolicyError(f"a run from step {begin} to {end} does not fit a policy of {steps} steps.")
         computed = [k for k in range(begin, end) if policy.mask[k] or k == begin]
-        rows = dict(zip(policy.mask.computed, policy.weights or (), strict=False))
-        noises = dict(zip(policy.mask.computed, policy.noise or (), strict=False))
+        weights = dict(zip(policy.mask.computed, policy.weights or (), strict=False))
+        rows = (policy.guided if guided else None) or policy.rows
+        row_of = dict(zip(policy.mask.computed, rows or (), strict=False))
         stretches, left_out = [], 0
         for place, (step, stop) in enumerate(zip(computed, (*computed[1:], end), strict=True)):
-            row = rows.get(step)
+            blend, row = weights.get(step), row_of.get(step)
             at_hand = place + 1 - (not policy.mask[begin])  # outputs that a fit of the whole run has had, too
-            if row is not None and (len(row) > at_hand or (noises and begin)):
-                row, left_out = None, left_out + 1
-            stretches.append(Stretch(step, stop, row, None if row is None else noises.get(step)))
+            if row is not None and not begin:
+                stretches.append(Stretch.of(step, stop, row))
+            elif row is None and (blend is None or len(blend) <= at_hand):
+                stretches.append(Stretch(step, stop, blend))
+            else:
+                stretches.append(Stretch(step, stop))
+                left_out += 1
         levels = tuple(levels) if isinstance(levels, list) else levels
         return cls(levels, tuple(stretches), policy.reuse, left_out)
 
@@ -120,8 +151,11 @@ class Plan:
 
     @property
     def outputs(self) -> int:
-        """How many outputs the longest blend needs."""
-        return max((len(stretch.blend) for stretch in self.stretches if stretch.blend is not None), default=1)
+        """How many outputs the longest blend needs; what a row knows of the sample it reads off the newest three."""
+        needed = [len(stretch.blend) for stretch in self.stretches if stretch.blend is not None]
+        needed += [len(stretch.branch) for stretch in self.stretches]
+        needed += [LOOKED_AT for stretch in self.stretches if stretch.features is not None]
+        return max(needed, default=1) or 1
 
     def __iter__(self) -> Iterator[Stretch]:
         return iter(self.stretches)

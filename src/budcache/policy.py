@@ -6,7 +6,7 @@ A file is data, never code: reading one is validation, and every refusal is one 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -24,14 +24,14 @@ from pydantic import (
 from budcache.errors import PolicyError
 from budcache.mask import MAX_STEPS
 from budcache.provenance import Origin, Quality, Refined, Searched
+from budcache.rows import MAX_BLEND, Row
 from budcache.storage.files import read_json, write_json
-from budcache.storage.schema import MaskField, Number, Row, Value
+from budcache.storage.schema import MaskField, Number, Numbers, Value
 from budcache.wording import quote
 
 __all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "Searched", "load", "parse"]
 
 FORMAT_VERSION = 2
-MAX_BLEND = 128  # outputs that one row may look back on
 
 Reuse: TypeAlias = Literal["output", "residual"]
 
@@ -44,10 +44,11 @@ class Policy(Value):
         reuse: "output" repeats the model's last output (equation 2), "residual" repeats the change
             that the transformer's blocks made, with fresh embedding and head (the authors' code).
         sigmas: K + 1 effective noise levels, falling, or None for the pipeline's own.
-        weights: for each computed step, the weights of the newest output and of those before it;
-            their sum is used where plain reuse would repeat the newest one. None is plain reuse.
-        noise: for each computed step, the weight of the initial noise. Where there are such weights, a stretch is made
-            in one go and no solver is asked (F13). None leaves stretches to the solver.
+        weights: for each computed step, the weights of the newest output and of those before it; the solver goes on
+            with their sum where plain reuse would repeat the newest one (F6).
+        rows: for each computed step a row over all that is at hand, carried out in one go, without a solver (F13).
+        guided: likewise where the conditional branch's outputs are known apart (F12). Where they are not, the policy
+            goes by its rows or weights.
         refined: what was done to the policy after its mask was found.
     """
 
@@ -56,8 +57,9 @@ class Policy(Value):
     mask: MaskField
     reuse: Reuse = "output"
     sigmas: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS + 1, fail_fast=True)] | None = None
-    weights: Annotated[tuple[Row, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
-    noise: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
+    weights: Annotated[tuple[Numbers, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
+    rows: Annotated[tuple[Row, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
+    guided: Annotated[tuple[Row, ...], Field(max_length=MAX_STEPS, fail_fast=True)] | None = None
     origin: Origin | None = None
     quality: Quality | None = None
     refined: Annotated[tuple[Refined, ...], Field(max_length=64, fail_fast=True)] = ()
@@ -94,7 +96,7 @@ class Policy(Value):
         return version
 
     def _check(self) -> None:
-        steps, budget = len(self.mask), self.mask.budget
+        steps = len(self.mask)
         if self.sigmas is not None:
             if len(self.sigmas) != steps + 1:
                 raise ValueError(
@@ -107,29 +109,35 @@ class Policy(Value):
             if self.sigmas[-1] < 0:
                 raise ValueError(f"sigmas end at {self.sigmas[-1]}, below zero; end them at 0.0")
         if self.weights is not None:
-            if self.reuse != "output":
-                raise ValueError('blend weights need reuse "output"; remove the weights or change reuse')
-            if len(self.weights) != budget:
+            self._check_rows("weights", [len(row) for row in self.weights])
+        if self.rows is not None:
+            self._check_rows("rows", [len(row.outputs) for row in self.rows])
+        if self.guided is not None:
+            self._check_rows("guided", [max(len(row.outputs), len(row.branch)) for row in self.guided])
+        if self.weights is not None and self.rows is not None:
+            raise ValueError("a policy goes on with weights or with rows, not with both; remove one of them")
+        if any(row.branch for row in self.rows or ()):
+            raise ValueError("rows have weights of a branch, which belong into 'guided'; move them there")
+        if self.guided is not None and not self.is_blended:
+            raise ValueError("'guided' needs 'rows' or 'weights' for runs whose branches are not known apart; add them")
+
+    def _check_rows(self, name: str, lengths: Sequence[int]) -> None:
+        """One row a computed step, none longer than there are outputs."""
+        if self.reuse != "output":
+            raise ValueError(f'{name} need reuse "output"; remove the {name} or change reuse')
+        if len(lengths) != self.budget:
+            what = "rows of weights" if name == "weights" else name
+            raise ValueError(f"{self.budget} computed steps need {self.budget} {what}, one a step, got {len(lengths)}")
+        for place, values in enumerate(lengths):
+            if not 1 <= values <= min(place + 1, MAX_BLEND):
                 raise ValueError(
-                    f"{budget} computed steps need {budget} rows of weights, one a step, got {len(self.weights)}"
-                )
-            for row, values in enumerate(self.weights):
-                if not 1 <= len(values) <= min(row + 1, MAX_BLEND):
-                    raise ValueError(
-                        f"weights[{row}] has {len(values)} values, but computed step {row} has "
-                        f"1 to {min(row + 1, MAX_BLEND)} outputs to blend"
-                    )
-        if self.noise is not None:
-            if self.weights is None:
-                raise ValueError("weights of the noise need weights of the outputs; remove the noise as well")
-            if len(self.noise) != budget:
-                raise ValueError(
-                    f"{budget} computed steps need {budget} weights of the noise, one a step, got {len(self.noise)}"
+                    f"{name}[{place}] has {values} values, but computed step {place} has "
+                    f"1 to {min(place + 1, MAX_BLEND)} outputs to blend"
                 )
 
     # Of what it does alone: where it came from holds dictionaries, which have no hash. Equal policies do the same.
     def __hash__(self) -> int:
-        return hash((self.mask, self.reuse, self.weights, self.noise, self.sigmas))
+        return hash(self.moving_parts)
 
     @property
     def budget(self) -> int:
@@ -142,11 +150,25 @@ class Policy(Value):
         return len(self.mask)
 
     @property
+    def is_blended(self) -> bool:
+        """Whether reuse was fitted: what follows a computed step is a blend."""
+        return self.weights is not None or self.rows is not None
+
+    @property
+    def moving_parts(self) -> tuple[Any, ...]:
+        """What the result of a run depends on."""
+        return self.mask, self.reuse, self.weights, self.rows, self.guided, self.sigmas
+
+    @property
     def reuse_text(self) -> str:
         """What reused steps repeat, for a person to read."""
-        if self.weights is None:
+        if not self.is_blended:
             return self.reuse
-        return f"blend {max(map(len, self.weights))}" + ("" if self.noise is None else "+")
+        if self.rows is None:
+            return f"blend {max(map(len, self.weights or ()))}" + (" g" if self.guided else "")
+        best = self.guided or self.rows
+        marks = "+" + " g" * bool(self.guided) + " f" * any(row.features for row in best)
+        return f"blend {max(len(row.outputs) for row in best)}{marks}"
 
     def __str__(self) -> str:
         own = "" if self.sigmas is None else ", own sigmas"

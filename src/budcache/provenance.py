@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
@@ -18,8 +18,11 @@ __all__ = ["Origin", "Quality", "Refined", "Searched"]
 # What has to be the same for two policies to be rungs of one ladder.
 SETTINGS = (
     *("model", "pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings"),
-    *("height", "width", "frames", "guidance", "teacher_steps"),
+    *("height", "width", "frames", "guidance", "ranges", "teacher_steps"),
 )
+
+
+RangedSetting: TypeAlias = Literal["height", "width", "frames", "guidance"]
 
 
 class Origin(Value):
@@ -36,6 +39,8 @@ class Origin(Value):
     width: Count | None = None
     frames: Count | None = None
     guidance: Number | None = None
+    # Of settings that differed among the samples: the smallest and the largest; their own field is then empty.
+    ranges: dict[RangedSetting, tuple[Number, Number]] = Field(default_factory=dict)
     prompts: Count | None = None  # how many, and a hash of which
     prompts_hash: Text | None = None
     seed: Seed | None = None

@@ -74,6 +74,11 @@ class Calibration:
         return self._spent + sum(run.calls * len(run.noise) for run in self.runs) + of_objective
 
     @property
+    def is_guided(self) -> bool:
+        """Whether every run tells the branches of its guidance apart (F12)."""
+        return all(getattr(run, "conditional", None) is not None for run in self.runs)
+
+    @property
     def samples(self) -> int:
         """How many samples there are."""
         return sum(len(run.noise) for run in self.runs)
@@ -104,7 +109,7 @@ class Calibration:
             own = policy.sigmas is not None
             levels = torch.tensor(policy.sigmas, dtype=run.sigmas.dtype) if own else run.sigmas
             solver = run.solver(levels) if own else self.solver(number)
-            finals.append(rollout(run, run.noise, Plan.of(policy, levels), solver).cpu())
+            finals.append(rollout(run, run.noise, Plan.of(policy, levels, guided=self.is_guided), solver).cpu())
         return finals
 
     def losses(self, finals: Sequence[Tensor]) -> tuple[float, ...]:

@@ -13,7 +13,8 @@ from budcache.calibration.pictures import Pictures
 from budcache.calibration.prefixes import Prefixes
 from budcache.calibration.score import Score
 from budcache.plan import Plan
-from budcache.policy import MAX_BLEND, Policy, Quality
+from budcache.policy import Policy, Quality
+from budcache.rows import MAX_BLEND
 
 __all__ = ["Judge", "quality_of"]
 
@@ -44,7 +45,7 @@ class Judge:
 
     def finals(self, policy: Policy) -> list[Tensor]:
         """The final latents of every run under a policy."""
-        key = _moving_parts(policy)
+        key = policy.moving_parts
         if key not in self._finals:
             self._finals[key] = self._rolled(policy)
         return self._finals[key]
@@ -61,7 +62,7 @@ class Judge:
         """The policy of least loss; of equals the first."""
         different: dict[Moving, Policy] = {}
         for policy in policies:
-            different.setdefault(_moving_parts(policy), policy)
+            different.setdefault(policy.moving_parts, policy)
         return min(different.values(), key=lambda policy: cared_for(self.losses(policy), self.care))
 
     def quality(self, policy: Policy, *, used_to_choose: bool) -> Quality:
@@ -76,7 +77,7 @@ class Judge:
         if policy.sigmas is not None:
             return self.calibration.finals(policy)
         self.calibration.check(policy.mask)
-        *before, last = Plan.of(policy, ()).stretches
+        *before, last = Plan.of(policy, (), guided=self.calibration.is_guided).stretches
         return self._prefixes.finals(self._prefixes.at(tuple(before)), last)
 
 
@@ -91,8 +92,3 @@ def quality_of(score: Score) -> Quality:
         psnr_worst=min(ratios),
         samples=len(ratios),
     )
-
-
-def _moving_parts(policy: Policy) -> Moving:
-    """What a policy's final latents depend on."""
-    return policy.mask, policy.weights, policy.noise, policy.sigmas

@@ -13,7 +13,7 @@ from budcache.errors import SearchError
 from budcache.numerics.memory import park, size_of, unpark
 from budcache.numerics.rollout import State, coast, compute, reuse
 from budcache.plan import Stretch
-from budcache.policy import MAX_BLEND
+from budcache.rows import MAX_BLEND
 
 __all__ = ["Memory", "Prefixes"]
 

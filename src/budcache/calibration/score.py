@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from budcache.calibration.aggregate import mean, near_worst
+from budcache.rows import Row
 
 __all__ = ["Score"]
 
@@ -18,15 +19,15 @@ class Score:
         arrivals: `arrivals[j]` has each sample's error at step j after the last computed step, reached by reuse alone
             (index K stands for the end); None up to it. Computing step j from there would cost one call more: this is
             what the ladder climbs on.
-        rows: the blend weights that were fitted, one row per computed step; None is plain reuse.
-        noise: the weights of the initial noise that were fitted with them, where there are some (F13).
+        weights: the blend weights that were fitted, for each computed step; see `Policy`.
+        rows: the rows that were fitted instead, likewise.
         ratios: the PSNR of each sample's picture to the full run's, where pictures were looked at.
     """
 
     losses: tuple[float, ...]
     arrivals: tuple[tuple[float, ...] | None, ...] = ()
-    rows: tuple[tuple[float, ...], ...] | None = None
-    noise: tuple[float, ...] | None = None
+    weights: tuple[tuple[float, ...], ...] | None = None
+    rows: tuple[Row, ...] | None = None
     ratios: tuple[float, ...] | None = None
 
     @property

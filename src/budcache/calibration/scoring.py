@@ -51,12 +51,17 @@ class Scorer(ABC):
         mask: Mask,
         finals: Sequence[Tensor],
         arrivals: tuple[tuple[float, ...] | None, ...],
-        rows: tuple[tuple[float, ...], ...] | None = None,
-        noise: tuple[float, ...] | None = None,
+        fitted: Sequence[Stretch] = (),
+        pictures: bool = True,
     ) -> Score:
-        """What the final latents of a mask come to."""
+        """What the final latents of a mask come to, and the stretches that were fitted for it."""
         losses = self.calibration.checked_losses(mask, finals)
-        return Score(losses, arrivals, rows, noise, None if self.pictures is None else self.pictures.ratios(finals))
+        ratios = self.pictures.ratios(finals) if self.pictures is not None and pictures else None
+        if not fitted:
+            return Score(losses, arrivals, ratios=ratios)
+        if fitted[0].noise is None:
+            return Score(losses, arrivals, weights=tuple(tuple(each.blend or ()) for each in fitted), ratios=ratios)
+        return Score(losses, arrivals, rows=tuple(each.row for each in fitted), ratios=ratios)
 
     @abstractmethod
     def score(self, mask: Mask) -> Score:

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +16,7 @@ from rich.console import Console
 
 from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
 from budcache.samples.prompts import read_prompts
+from budcache.wording import quote
 
 app = typer.Typer(
     help="Diffusion pipelines at a number of model calls that you fix in advance.",
@@ -60,6 +61,12 @@ Height = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the mo
 Width = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
 Frames = Annotated[int | None, typer.Option(min=1, help="Frames of a video.")]
 Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: the model's.")]
+Guidances = Annotated[
+    str | None,
+    typer.Option(
+        "--guidance", help="Guidance scale, or several to calibrate on in turn: 1.5,3.5,7.", show_default="the model's"
+    ),
+]
 Negative = Annotated[str | None, typer.Option("--negative", help="A negative prompt.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps; default: the best there is.")]
 Numbers = Annotated[Dtype | None, typer.Option("--dtype", help="Default: bfloat16 on a GPU, else float32.")]
@@ -113,6 +120,32 @@ def _quiet() -> None:
     transformers.utils.logging.disable_progress_bar()
     diffusers.utils.logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def several_guidances(text: str | None) -> list[float]:
+    """`3.5`, or `1.5,3.5,7`."""
+    found: list[float] = []
+    for part in text.split(",") if text is not None else ():
+        try:
+            found.append(float(part))
+        except ValueError:
+            raise SearchError(
+                f"--guidance {quote(text)} cannot be read. Write one number, or several as 1.5,3.5,7."
+            ) from None
+        if not math.isfinite(found[-1]):
+            raise SearchError(f"--guidance is {found[-1]}. Give a finite number.")
+    return found
+
+
+def samples_for(
+    pipe: Any, texts: Sequence[str], guidances: Sequence[float], **wanted: Any
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Calibration samples of prompts: several guidance scales take turns. And the settings that all share."""
+    shared = settings_for(pipe, **wanted, guidance_scale=guidances[0] if len(guidances) == 1 else None)
+    if len(guidances) < 2:
+        return [{"prompt": text} for text in texts], shared
+    settings_for(pipe, guidance_scale=guidances[0])  # which is refused where there is no such argument
+    return [{"prompt": text, "guidance_scale": guidances[i % len(guidances)]} for i, text in enumerate(texts)], shared
 
 
 def settings_for(pipe: Any, **wanted: Any) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _searched(pipe: Any, prompts: list[str], folder: Path, *, fit: bool) -> Ladd
             steps=STEPS,
             budgets=BUDGETS,
             prompts=prompts,
-            fit=fit,
+            refine="fit" if fit else "none",
             batch=8,
             ledger=folder / "search.ledger.jsonl",
             progress=False,

@@ -15,7 +15,7 @@ from budcache.cli.common import (
     Count,
     Device,
     Frames,
-    Guidance,
+    Guidances,
     Height,
     Json,
     Negative,
@@ -29,19 +29,21 @@ from budcache.cli.common import (
     open_pipeline,
     out,
     pipeline_refusals,
+    samples_for,
     say,
-    settings_for,
+    several_guidances,
 )
 from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.cli.search import parse_budgets
 from budcache.errors import PolicyError, SearchError
 from budcache.events import Event, Planned, Updated
 from budcache.jobs.align import align as align_policies
-from budcache.jobs.config import AlignConfig, FitConfig
+from budcache.jobs.config import AlignConfig, AlignMethod, FitConfig
 from budcache.jobs.estimate import align_phases, fit_phases, put_aside
 from budcache.jobs.fit import fit as fit_policies
 from budcache.jobs.refining import origin_after
 from budcache.policy import Ladder, Policy, load
+from budcache.rows import MAX_BLEND
 from budcache.samples.samples import split
 from budcache.wording import quote
 
@@ -61,7 +63,7 @@ Selection = Annotated[int | None, typer.Option(min=1, help="Samples kept for cho
 Teacher = Annotated[int | None, typer.Option(min=1, help="Steps of the teacher; default: those of the file.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and stop.")]
 Plot = Annotated[Path | None, typer.Option(help="Also draw what was learned, as PNG.")]
-PAPER_PROMPTS = 100
+PAPER_PROMPTS, NEWTON_PROMPTS = 100, 24
 RATES, MEANS = "1e-3 as in the paper; 1e-2 with blend weights", "arithmetic as in the paper; geometric with weights"
 N = TypeVar("N", int, float)
 
@@ -75,8 +77,12 @@ def fit(
     prompt: Prompt = None,
     prompts: PromptFile = None,
     count: Count = None,
-    outputs: Annotated[str, typer.Option(help="How many outputs to blend: the best of these.")] = "3,2",
+    outputs: Annotated[str, typer.Option(help="How many outputs to blend: the best of these.")] = "all,3",
     ridges: Annotated[str, typer.Option(help="Pull towards plain reuse: the best of these.")] = "1e-3,1e-4,1e-2",
+    features: Annotated[
+        bool | None,
+        typer.Option(help="Let weights look at the sample.", show_default="where settings differ among samples"),
+    ] = None,
     target: Annotated[Literal["next", "final"], typer.Option(help="The teacher's latent to come near to.")] = "next",
     teacher_steps: Teacher = None,
     seed: Seed = 0,
@@ -85,7 +91,7 @@ def fit(
     height: Height = None,
     width: Width = None,
     frames: Frames = None,
-    guidance: Guidance = None,
+    guidance: Guidances = None,
     negative: Negative = None,
     plot: Plot = None,
     force: Force = False,
@@ -101,26 +107,30 @@ def fit(
     texts = calibration_prompts(work.model, prompt or [], prompts, count)
     # What can be refused without the model is refused before it is loaded.
     split(texts, selection)
-    blends, pulls = _numbers(outputs, "--outputs", int), _numbers(ridges, "--ridges", float)
-    config = FitConfig(work.ladder, tuple(blends), tuple(pulls), target, teacher_steps, seed, selection, batch)
+    blends, pulls = _numbers(outputs, "--outputs", _outputs), _numbers(ridges, "--ridges", float)
+    guidances = several_guidances(guidance)
+    config = FitConfig(
+        work.ladder, tuple(blends), tuple(pulls), target, teacher_steps, seed, selection, batch, features
+    )
     if dry_run:
         tell_cost(Planned("fit", fit_phases(config, len(texts))), as_json)
         return
-    wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
+    wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
     pipe = open_pipeline(work.model, device, dtype)
-    settings = settings_for(pipe, **wanted, negative_prompt=negative)
+    samples, settings = samples_for(pipe, texts, guidances, **wanted)
     work.check(pipe, teacher_steps)
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
         found = fit_policies(
             pipe,
             work.ladder,
-            prompts=texts,
+            samples=samples,
             call=settings,
             seed=seed,
             selection=selection,
             batch=batch,
             outputs=blends,
             ridges=pulls,
+            features=features,
             target=target,
             teacher_steps=teacher_steps,
             progress=False,
@@ -140,15 +150,23 @@ def align(
     prompt: Prompt = None,
     prompts: PromptFile = None,
     count: Count = None,
-    epochs: Annotated[int, typer.Option(min=1, help="How often to go through the prompts.")] = 1,
+    method: Annotated[
+        AlignMethod | None,
+        typer.Option(
+            help="gauss-newton moves weights, by forward runs; gradient learns noise levels (Algorithm 3).",
+            show_default="gauss-newton for fitted policies",
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Samples to run at once, with gauss-newton.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Gradient: how often to go through the prompts.")] = 1,
     rate: Annotated[
-        float | None, typer.Option(help="AdamW's learning rate; it falls along a cosine.", show_default=RATES)
+        float | None, typer.Option(help="Gradient: AdamW's learning rate; it falls along a cosine.", show_default=RATES)
     ] = None,
     mean: Annotated[
         Literal["arithmetic", "geometric"] | None,
-        typer.Option(help="Which mean of the prompts' errors is made small.", show_default=MEANS),
+        typer.Option(help="Gradient: which mean of the prompts' errors is made small.", show_default=MEANS),
     ] = None,
-    every: Annotated[int, typer.Option(min=1, help="Updates between looks at the held-out loss.")] = 10,
+    every: Annotated[int, typer.Option(min=1, help="Gradient: updates between looks at the held-out loss.")] = 10,
     objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
     autocast: Annotated[Literal["bfloat16"] | None, typer.Option(help="Run the model in this format.")] = None,
     teacher_steps: Teacher = None,
@@ -157,7 +175,7 @@ def align(
     height: Height = None,
     width: Width = None,
     frames: Frames = None,
-    guidance: Guidance = None,
+    guidance: Guidances = None,
     negative: Negative = None,
     ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
     plot: Plot = None,
@@ -167,19 +185,23 @@ def align(
     dtype: Numbers = None,
     as_json: Json = False,
 ) -> None:
-    """Learn noise levels by gradient (Algorithm 3), and blend weights with them; killed, the same command goes on."""
+    """Move all numbers of policies together, without gradients or by Algorithm 3; killed, the same command goes on."""
     from budcache.report import plots
 
     work = _Work(ladder, model, out_path, budgets, "align", force, as_json)
-    texts = calibration_prompts(work.model, prompt or [], prompts, count, PAPER_PROMPTS)
+    guidances = several_guidances(guidance)
+    config = AlignConfig(
+        *(work.ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection, method, batch)
+    )
+    most = PAPER_PROMPTS if config.way == "gradient" else NEWTON_PROMPTS
+    texts = calibration_prompts(work.model, prompt or [], prompts, count, most)
     split(texts, put_aside(len(texts), selection))
-    config = AlignConfig(work.ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection)
     if dry_run:
         tell_cost(Planned("align", align_phases(config, len(texts))), as_json)
         return
-    wanted = {"height": height, "width": width, "num_frames": frames, "guidance_scale": guidance}
+    wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
     pipe = open_pipeline(work.model, device, dtype)
-    settings = settings_for(pipe, **wanted, negative_prompt=negative)
+    samples, settings = samples_for(pipe, texts, guidances, **wanted)
     work.check(pipe, teacher_steps)
     losses: dict[str, list[Updated]] = {}
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
@@ -192,10 +214,12 @@ def align(
         found = align_policies(
             pipe,
             work.ladder,
-            prompts=texts,
+            samples=samples,
             call=settings,
             seed=seed,
             selection=selection,
+            method=config.way,
+            batch=batch,
             epochs=epochs,
             rate=rate,
             mean=mean,
@@ -211,7 +235,7 @@ def align(
     if plot is not None:
         from budcache.pipeline import PipelineModel
 
-        with PipelineModel(pipe, steps=found.steps, prompt=texts[0], **settings) as run:
+        with PipelineModel(pipe, steps=found.steps, **{**settings, **samples[0]}) as run:
             reference = run.sigmas.tolist()
         schedules = {f"{rung.budget} calls": rung.sigmas for rung in found}
         draw(plot, lambda axes: plots.sigmas(axes, reference, schedules), lambda axes: plots.losses(axes, losses))
@@ -262,6 +286,11 @@ class _Work:
         out.print(describe(found.rungs[0] if self.single else found))
         say(f"\n{self.out}  {seconds:.1f} s")
         say_what_was_there(found, written)
+
+
+def _outputs(text: str) -> int:
+    """A number of outputs; `all` is as many as a policy may have."""
+    return MAX_BLEND if text.strip() == "all" else int(text)
 
 
 def _numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:

@@ -16,7 +16,7 @@ from budcache.cli.common import (
     Count,
     Device,
     Frames,
-    Guidance,
+    Guidances,
     Height,
     Json,
     ModelArgument,
@@ -31,13 +31,14 @@ from budcache.cli.common import (
     open_pipeline,
     out,
     pipeline_refusals,
+    samples_for,
     say,
-    settings_for,
+    several_guidances,
 )
 from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.errors import SearchError
 from budcache.events import Planned
-from budcache.jobs.config import POLISH, ROUNDS, SearchConfig, taken_strategy
+from budcache.jobs.config import POLISH, ROUNDS, Refine, SearchConfig, taken_strategy
 from budcache.jobs.estimate import search_phases
 from budcache.jobs.search import search as find
 from budcache.mask import MAX_STEPS, Mask
@@ -73,7 +74,17 @@ def search(
     rounds: Annotated[
         str, typer.Option(help="Moves of that climb at most; 0: none, all: until nothing improves.")
     ] = str(ROUNDS),
-    fit: Annotated[bool | None, typer.Option("--fit/--plain", help="Fit the reuse in closed form, or not.")] = None,
+    refine: Annotated[
+        Refine | None,
+        typer.Option(
+            help="none: repeat outputs; fit: blend them in closed form; full: align all weights together, too.",
+            show_default="fit; none with residual reuse",
+        ),
+    ] = None,
+    features: Annotated[
+        bool | None,
+        typer.Option(help="Let weights look at the sample.", show_default="where settings differ among samples"),
+    ] = None,
     teacher_steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of a teacher finer than the full run.")
     ] = None,
@@ -86,7 +97,7 @@ def search(
     height: Height = None,
     width: Width = None,
     frames: Frames = None,
-    guidance: Guidance = None,
+    guidance: Guidances = None,
     negative: Negative = None,
     max_calls: Annotated[int | None, typer.Option(min=1, help="Stop searching after so many sample-calls.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0, help="Stop searching after so many seconds.")] = None,
@@ -110,7 +121,7 @@ def search(
         tuple(parse_budgets(budgets)),
         _strategy(strategy_name, reuse, beam),
         reuse,
-        fit,
+        refine,
         polish,
         parse_rounds(rounds),
         teacher_steps,
@@ -121,8 +132,9 @@ def search(
         Limits(max_calls, max_seconds, max_evaluations),
         parse_bytes(state_memory),
         care,
+        features,
     )
-    runs = _record(record, config)
+    guidances, runs = several_guidances(guidance), _record(record, config)
     texts = calibration_prompts(model, prompt or [], prompts, count)
     config.searched_on(len(texts))
     planned = Planned("search", search_phases(config, len(texts)))
@@ -131,21 +143,21 @@ def search(
         return
     into = Output(out_path, force)
     pipe = open_pipeline(model, device, dtype)
-    settings = settings_for(
-        pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
-    )
-    into.check(_rungs_like(pipe, config, settings), "search")
+    wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
+    samples, settings = samples_for(pipe, texts, guidances, **wanted)
+    into.check(_rungs_like(pipe, config, [{**settings, **sample} for sample in samples]), "search")
     kept, begin = ledger or out_path.with_suffix(".ledger.jsonl"), time.perf_counter()
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
         ladder = find(
             pipe,
             steps=steps,
             budgets=config.budgets,
-            prompts=texts,
+            samples=samples,
             call=settings,
             strategy=config.strategy,
             reuse=reuse,
-            fit=fit,
+            refine=refine,
+            features=features,
             polish=polish,
             rounds=config.rounds,
             teacher_steps=teacher_steps,
@@ -164,11 +176,11 @@ def search(
     _tell(model, ladder, into.write(ladder), out_path, kept, time.perf_counter() - begin, as_json)
 
 
-def _rungs_like(pipe: Any, config: SearchConfig, settings: dict[str, Any]) -> Ladder:
+def _rungs_like(pipe: Any, config: SearchConfig, samples: list[dict[str, Any]]) -> Ladder:
     """A ladder that says of itself what those of this search will say."""
     from budcache.jobs.setup import Setup
 
-    origin = Setup(pipe, config.steps, teacher_steps=config.teacher_steps).origin([settings])
+    origin = Setup(pipe, config.steps, teacher_steps=config.teacher_steps).origin(samples)
     return Ladder.of([Policy(mask=Mask.full(config.steps), reuse=config.reuse, origin=origin)])
 
 

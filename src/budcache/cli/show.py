@@ -38,7 +38,7 @@ def show(
 
         rungs = {f"{policy.budget} calls": policy for policy in _policies(found)}
         panels = [lambda axes: plots.masks(axes, {name: policy.mask for name, policy in rungs.items()})]
-        if any(policy.weights for policy in rungs.values()):
+        if any(policy.is_blended for policy in rungs.values()):
             panels.append(lambda axes: plots.weights(axes, rungs))
         levels = {name: policy.sigmas for name, policy in rungs.items() if policy.sigmas is not None}
         if levels:

@@ -16,7 +16,7 @@ from budcache.mask import Mask
 from budcache.metrics.base import Summary, summary
 from budcache.policy import Origin
 from budcache.storage.files import read_json, write_json
-from budcache.storage.schema import Count, MaskField, Number, Row, Seed, Text, Value
+from budcache.storage.schema import Count, MaskField, Number, Numbers, Seed, Text, Value
 from budcache.wording import quote
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Entry(Value):
     full_seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of full runs timed in between
     full_calls: Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Samples]  # of these full runs
     masks: Annotated[tuple[MaskField, ...], Samples]  # of the steps that ran: image-to-image may start midway
-    values: dict[str, Row] = Field(default_factory=dict)  # by metric, once measured
+    values: dict[str, Numbers] = Field(default_factory=dict)  # by metric, once measured
     knob: Text | None = None  # what it was tuned to
     learned_on: Count | None = None  # samples that it was searched, fitted or tuned on, where that is known
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from budcache.calibration.aggregate import Care, cared_for
-from budcache.jobs.refining import best_fit, gain
+from budcache.jobs.refining import best_fit, blended, gain
 from budcache.mask import Mask
 from budcache.policy import Policy, Quality, Refined, Reuse
 
@@ -47,7 +47,7 @@ def best_candidate(candidates: Sequence[Candidate], judge: Judge | None, care: C
     if aside is not None:
         quality = quality_of(aside)
     elif own is not None:
-        quality = quality_of(own).model_copy(update={"loss": None, "used_to_fit": chosen.weights is not None})
+        quality = quality_of(own).model_copy(update={"loss": None, "used_to_fit": chosen.is_blended})
     else:
         return chosen
     update = {"used_to_choose": True, "calibration_loss": own.loss if own else None}
@@ -73,7 +73,7 @@ def best_with_fit(
     before, (plain, chosen) = calls(), best_fit(fitters, judge, policies)
     quality = judge.quality(plain, used_to_choose=True), judge.quality(chosen, used_to_choose=True)
     line = Refined(
-        how="fit" if chosen.weights else "fit, no gain", prompts=prompts, calls=calls() - before, gain=gain(*quality)
+        how="fit" if chosen.is_blended else "fit, no gain", prompts=prompts, calls=calls() - before, gain=gain(*quality)
     )
     loss = chosen.quality.calibration_loss if chosen.quality else None
     after = quality[1].model_copy(update={"calibration_loss": loss})
@@ -82,16 +82,14 @@ def best_with_fit(
 
 def best_without_judge(masks: Sequence[Mask], found: Found, fitters: Sequence[FittedScorer]) -> Policy:
     """The best of some masks where there are no samples to judge by: by the loss that it was found with."""
-    from budcache.calibration.aggregate import mean
-
     mask = min((mask for mask in masks if mask in found.scores), key=lambda mask: found.scores[mask].loss)
     candidates, lines = [(found.scores[mask].loss, Policy(mask=mask))], []
     for fitter in fitters:
         before = fitter.calibration.calls
-        rows, noise, losses = fitter.fit(masks[0])
-        candidates.append((mean(losses), Policy(mask=masks[0], weights=rows, noise=noise)))
+        fit = fitter.fit(masks[0])
+        candidates.append((fit.loss, blended(Policy(mask=masks[0]), fit)))
         lines.append((fitter.calibration.samples, fitter.calibration.calls - before))
     loss, chosen = min(candidates, key=lambda candidate: candidate[0])
-    how = "fit, not held out" if chosen.weights else "fit, no gain"
+    how = "fit, not held out" if chosen.is_blended else "fit, no gain"
     refined = tuple(Refined(how=how, prompts=samples, calls=calls) for samples, calls in lines)
     return chosen.model_copy(update={"quality": Quality(calibration_loss=loss), "refined": refined})

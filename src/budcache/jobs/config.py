@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from budcache.errors import SearchError
 from budcache.mask import MAX_STEPS
 from budcache.options import known_options, whole
 from budcache.policy import Ladder, Reuse
+from budcache.rows import MAX_BLEND
 from budcache.samples.samples import split
 from budcache.strategies import STRATEGIES, Limits, Paths, Polished, Strategy
 from budcache.strategies import strategy as by_name
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from budcache.refine.align import Mean
     from budcache.refine.fit import Target
 
-__all__ = ["AlignConfig", "FitConfig", "SearchConfig", "known_options", "one_or_several"]
+__all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", "known_options", "one_or_several"]
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
+OUTPUTS, RIDGES = (MAX_BLEND, 3), (1e-3, 1e-4, 1e-2)  # what a fit chooses from
+AlignMethod: TypeAlias = Literal["gauss-newton", "gradient"]
+Refine: TypeAlias = Literal["none", "fit", "full"]
 
 
 def one_or_several(budgets: int | Iterable[int]) -> tuple[int, ...]:
@@ -56,7 +60,7 @@ class SearchConfig:
     budgets: tuple[int, ...]
     strategy: Strategy = STRATEGIES["paths"]
     reuse: Reuse = "output"
-    fit: bool | None = None
+    refine: Refine | None = None
     polish: int = POLISH
     rounds: int | None = ROUNDS
     teacher_steps: int | None = None
@@ -67,6 +71,7 @@ class SearchConfig:
     limits: Limits = field(default_factory=Limits)
     state_memory: int = STATE_MEMORY
     care: Care = "typical"
+    features: bool | None = None
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets, self.steps)
@@ -77,8 +82,10 @@ class SearchConfig:
             raise SearchError(f"there is no reuse {self.reuse!r}. Use 'output' or 'residual'.")
         if not callable(self.objective) and self.objective not in ("latent", "pixel"):
             raise SearchError(f"there is no objective {self.objective!r}. Use 'latent', 'pixel' or a function.")
-        if self.fit and self.reuse != "output":
-            raise SearchError('only reuse="output" can be fitted. Leave fit out, or use output reuse.')
+        if self.refine not in (None, "none", "fit", "full"):
+            raise SearchError(f"there is no refine {self.refine!r}. Use 'none', 'fit' or 'full'.")
+        if self.fitted and self.reuse != "output":
+            raise SearchError('only reuse="output" can be fitted. Leave refine out, or use output reuse.')
         if self.state_memory < 0:
             raise SearchError(f"a memory of {self.state_memory} bytes is not possible. Choose 0 or more.")
         if self.care not in ("typical", "worst"):
@@ -93,7 +100,7 @@ class SearchConfig:
     @property
     def fitted(self) -> bool:
         """Whether reuse is fitted: where it can be, unless told otherwise."""
-        return self.reuse == "output" if self.fit is None else self.fit
+        return self.reuse == "output" if self.refine is None else self.refine != "none"
 
     def searched_on(self, samples: int) -> int:
         """How many of the samples to search on; the others choose."""
@@ -118,13 +125,14 @@ class FitConfig:
     """How masks are fitted; see `budcache.fit`."""
 
     ladder: Ladder
-    outputs: tuple[int, ...] = (3, 2)
-    ridges: tuple[float, ...] = (1e-3, 1e-4, 1e-2)
+    outputs: tuple[int, ...] = OUTPUTS
+    ridges: tuple[float, ...] = RIDGES
     target: Target = "next"
     teacher_steps: int | None = None
     seed: int = 0
     selection: int | None = None
     batch: int = 1
+    features: bool | None = None
 
     def __post_init__(self) -> None:
         from budcache.refine.fit import check_blend
@@ -164,11 +172,16 @@ class AlignConfig:
     teacher_steps: int | None = None
     seed: int = 0
     selection: int | None = None
+    method: AlignMethod | None = None
+    batch: int = 1
 
     def __post_init__(self) -> None:
         from budcache.refine.align import check_pace
 
-        _check_common(self.ladder.steps, self.teacher_steps, 1)
+        _check_common(self.ladder.steps, self.teacher_steps, self.batch)
+        if self.method not in (None, "gauss-newton", "gradient"):
+            raise SearchError(f"there is no method {self.method!r}. Use 'gauss-newton' or 'gradient'.")
+        self._check_method()
         if self.objective not in ("latent", "pixel"):
             raise SearchError(f"there is no objective {self.objective!r} to align by. Use 'latent' or 'pixel'.")
         if self.mean not in (None, "arithmetic", "geometric"):
@@ -178,6 +191,33 @@ class AlignConfig:
         if self.autocast not in (None, "bfloat16"):
             raise SearchError(f"autocast to {self.autocast!r} is not possible. Use 'bfloat16' or leave it out.")
         check_pace(PAPER_RATE if self.rate is None else self.rate, self.every)
+
+    @property
+    def way(self) -> AlignMethod:
+        """The method: without gradients where there are weights to move, unless told otherwise."""
+        fitted = all(rung.is_blended for rung in self.ladder)
+        return self.method or ("gauss-newton" if fitted and not self._of_gradients else "gradient")
+
+    @property
+    def _of_gradients(self) -> list[str]:
+        """Settings that only the method by gradients has, and that were given."""
+        usual = {"epochs": 1, "rate": None, "mean": None, "every": 10, "objective": "latent", "autocast": None}
+        return [name for name, value in usual.items() if getattr(self, name) != value]
+
+    def _check_method(self) -> None:
+        if self.way == "gradient":
+            if self.batch != 1:
+                raise SearchError(f"by gradients one sample is run at a time, not {self.batch}. Leave batch out.")
+            return
+        if self._of_gradients:
+            name = self._of_gradients[0]
+            raise SearchError(f'{name} belongs to the method "gradient". Leave it out, or choose that method.')
+        for rung in self.ladder:
+            if not rung.is_blended:
+                raise SearchError(
+                    f"the policy of {several(rung.budget, 'call')} repeats outputs as they are, so it has no weights "
+                    'to align. Fit it first, or use the method "gradient".'
+                )
 
     def rate_for(self, joint: bool) -> float:
         """The learning rate: the paper's for noise levels alone, and what was found to suit blend weights."""

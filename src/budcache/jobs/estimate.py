@@ -10,6 +10,7 @@ from budcache.jobs.config import (
     ROUNDS,
     AlignConfig,
     FitConfig,
+    Refine,
     SearchConfig,
     known_options,
     one_or_several,
@@ -17,14 +18,14 @@ from budcache.jobs.config import (
 )
 from budcache.jobs.refining import SETTINGS
 from budcache.options import whole
-from budcache.policy import Reuse
+from budcache.policy import Policy, Reuse
 from budcache.samples.samples import split
 from budcache.strategies import LadderSearch, Paths, Space, Strategy
 
 __all__ = ["align_phases", "estimate", "fit_phases", "put_aside", "search_phases"]
 
 FULL_RUNS, SEARCHING, FITTED, CHOOSING = "full runs", "searching", "searching, fitted", "choosing"
-FITTING, ALIGNING = "fitting", "aligning"
+FITTING, ALIGNING, REFINING = "fitting", "aligning", "refining"
 FINALISTS = 3  # per budget and kind of reuse, judged on the selection samples
 # Measured, on tiny-flux and on small random models (tests/jobs/test_estimate.py holds them to it):
 SHARED = 2.5  # a mask of a search that is not a ladder takes B / 2.5 calls: those that agree so far share states (F4)
@@ -33,6 +34,7 @@ PATHS_SHARING = 0.85  # the same among the candidates of paths, whose rows are f
 NEW_STARTS = 0.55  # of the best plain masks' calls, those that the fitted ladder has not made already
 PLAIN_FINALISTS, FITTED_FINALISTS = 3.8, 4.4  # different ones, the uniform mask among them
 CLIMB = 2  # rounds of a climb from a mask that a search has found: the second often finds nothing better
+TRIED = 2.4  # lengths of a Gauss-Newton step
 SELECTION = 8  # samples at most that an alignment keeps the best by, if not told otherwise
 
 
@@ -44,7 +46,8 @@ def estimate(
     prompts: int | Sequence[str],
     strategy: str | Strategy | None = None,
     reuse: Reuse = "output",
-    fit: bool | None = None,
+    refine: Refine | None = None,
+    features: bool = False,
     polish: int = POLISH,
     rounds: int | None = ROUNDS,
     teacher_steps: int | None = None,
@@ -67,7 +70,8 @@ def estimate(
         one_or_several(budgets),
         strategy=taken_strategy(strategy, reuse),
         reuse=reuse,
-        fit=fit,
+        refine=refine,
+        features=features,
         polish=polish,
         rounds=rounds,
         teacher_steps=teacher_steps,
@@ -118,7 +122,22 @@ def _path_phases(config: SearchConfig, searched_on: int, kept_out: int, full: in
     ]
     if kept_out:
         phases.append(Phase(CHOOSING, round(kept_out * (full + tried))))
+    if config.fitted:
+        phases.append(Phase(REFINING, round(sum(_refining(config, b, searched_on, kept_out) for b in config.budgets))))
     return tuple(phases)
+
+
+def _refining(config: SearchConfig, budget: int, searched_on: int, kept_out: int) -> float:
+    """Sample-calls for better forms of one budget's rows, and for their alignment.
+
+    Branches of guidance, if there are two, are known only once the pipeline has run; their fit is not in here.
+    """
+    forms = bool(kept_out) + bool(config.features)
+    calls = forms * (searched_on + kept_out) * (budget - 1)
+    if config.refine != "full":
+        return calls
+    equations = budget - 1 + sum((place + 2) * (budget - 1 - place) for place in range(budget))
+    return calls + newton_calls(equations, budget, searched_on, kept_out)
 
 
 def _choice(config: SearchConfig, searched_on: int, kept_out: int) -> float:
@@ -143,7 +162,7 @@ def _climb(config: SearchConfig) -> float:
 def fit_phases(config: FitConfig, samples: int) -> tuple[Phase, ...]:
     """The phases of a fit on so many samples: every rung with every setting, and without."""
     fitted_on = split(range(samples), config.selection)
-    settings = len(config.outputs) * len(config.ridges)
+    settings = 2 * len(config.outputs) + len(config.ridges) - 1 + bool(config.features)
     runs = settings * fitted_on + (settings + 1) * (samples - fitted_on)
     behind_first = sum(budget - 1 for budget in config.ladder.budgets)
     full = samples * (config.teacher_steps or config.ladder.steps)
@@ -151,7 +170,13 @@ def fit_phases(config: FitConfig, samples: int) -> tuple[Phase, ...]:
 
 
 def align_phases(config: AlignConfig, samples: int) -> tuple[Phase, ...]:
-    """The phases of an alignment: per update the student there and back, with looks at the samples put aside."""
+    """The phases of an alignment.
+
+    By gradients: per update the student there and back, with looks at the samples put aside. Without: the calls behind
+    every weight, and the steps that are tried.
+    """
+    if config.way == "gauss-newton":
+        return _newton_phases(config, samples)
     kept_out = put_aside(samples, config.selection)
     updates, full = config.epochs * (samples - kept_out), config.teacher_steps or config.ladder.steps
     looks = 3 + updates // config.every + (updates % config.every > 0)  # at the start and, to measure, twice at the end
@@ -161,6 +186,25 @@ def align_phases(config: AlignConfig, samples: int) -> tuple[Phase, ...]:
     )
     lessons = updates * (full - 1)  # their full runs are made once for all rungs
     return Phase(FULL_RUNS, kept_out * full), Phase(ALIGNING, rungs + lessons - kept_out * full)
+
+
+def _newton_phases(config: AlignConfig, samples: int) -> tuple[Phase, ...]:
+    """The phases of an alignment without gradients."""
+    kept_out, full = put_aside(samples, config.selection), config.teacher_steps or config.ladder.steps
+    steps = sum(newton_calls(equation_calls(rung), rung.budget, samples - kept_out, kept_out) for rung in config.ladder)
+    return Phase(FULL_RUNS, samples * full), Phase(ALIGNING, round(steps))
+
+
+def equation_calls(policy: Policy) -> int:
+    """Model calls per sample for the equations of all weights of a policy: each is moved, what follows is run again."""
+    rows = policy.guided or policy.rows
+    sizes = [len(row.weights) for row in rows] if rows else [len(row) for row in policy.weights or ()]
+    return policy.budget - 1 + sum(size * (policy.budget - 1 - place) for place, size in enumerate(sizes))
+
+
+def newton_calls(equations: int, budget: int, learned_on: int, kept_out: int) -> float:
+    """Sample-calls of one policy's alignment without gradients."""
+    return learned_on * (equations + (1 + TRIED) * (budget - 1)) + 2 * kept_out * (budget - 1)
 
 
 def put_aside(samples: int, selection: int | None) -> int:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 from budcache.errors import SearchError
 from budcache.events import RungDone, Watch
 from budcache.jobs import estimate as phases
-from budcache.jobs.config import FitConfig, known_options
+from budcache.jobs.config import OUTPUTS, RIDGES, FitConfig, known_options
 from budcache.jobs.meter import Meter
-from budcache.jobs.refining import best_fit, gain, refined
+from budcache.jobs.refining import best_form, gain, refined
 from budcache.jobs.setup import Setup, check_call
 from budcache.jobs.watching import watching
 from budcache.policy import Ladder, Policy, Refined
-from budcache.samples.samples import split, take_samples
+from budcache.samples.samples import are_mixed, split, take_samples
 
 if TYPE_CHECKING:
+    from budcache.calibration.calibration import Calibration
     from budcache.calibration.judge import Judge
-    from budcache.refine.fit import FittedScorer, Target
+    from budcache.refine.fit import Target
 
 __all__ = ["fit"]
 
@@ -34,8 +35,9 @@ def fit(
     seed: int = 0,
     selection: int | None = None,
     batch: int = 1,
-    outputs: Sequence[int] = (3, 2),
-    ridges: Sequence[float] = (1e-3, 1e-4, 1e-2),
+    outputs: Sequence[int] = OUTPUTS,
+    ridges: Sequence[float] = RIDGES,
+    features: bool | None = None,
     target: Target = "next",
     teacher_steps: int | None = None,
     progress: bool | None = None,
@@ -52,8 +54,10 @@ def fit(
         seed: sample i starts from noise of seed + i.
         selection: how many of the samples, the last ones, to keep out of the fit and to choose by; None is a quarter.
         batch: how many samples to run at once.
-        outputs: how many outputs to blend; the number that does best on the selection samples is taken.
+        outputs: how many outputs to blend, with the noise in rows and without it by the solver; what does best on the
+            selection samples is taken. 128 is all there are.
         ridges: how strongly to pull towards plain reuse; likewise.
+        features: whether weights may look at the sample (F11); None where samples have several settings.
         target: what each stretch is fitted to: the teacher's latent at the "next" computed step, or the "final" one.
         teacher_steps: of a teacher that is finer than the policies' steps.
         progress: whether to show a bar; None shows one in a terminal or a notebook.
@@ -63,7 +67,7 @@ def fit(
         The ladder, with weights on the rungs that are better for them on the selection samples.
     """
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
-    config = FitConfig(ladder, tuple(outputs), tuple(ridges), target, teacher_steps, seed, selection, batch)
+    config = FitConfig(ladder, tuple(outputs), tuple(ridges), target, teacher_steps, seed, selection, batch, features)
     given = take_samples(prompts, samples, call)
     check_call(pipe, given, "fit", {"num_inference_steps": None})
     if split(given, selection) == len(given):
@@ -75,7 +79,6 @@ def fit(
 def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]], watch: Watch) -> Ladder:
     """The ladder, fitted rung by rung."""
     from budcache.calibration.judge import Judge
-    from budcache.refine.fit import FittedScorer
 
     fitted_on, meter = split(samples, config.selection), Meter("fit", watch)
     meter.plan(phases.fit_phases(config, len(samples)))
@@ -85,17 +88,12 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
         setup.calibration(samples[:fitted_on], config.seed, meter.spent) as known,
         setup.calibration(samples[fitted_on:], config.seed + fitted_on) as kept_out,
     ):
-        judge = Judge(kept_out)
-        fitters = [
-            FittedScorer(known, outputs=outputs, ridge=ridge, target=config.target)
-            for outputs in config.outputs
-            for ridge in config.ridges
-        ]
+        judge, features = Judge(kept_out), are_mixed(samples) if config.features is None else config.features
         meter.phase(phases.FITTING)
         spent = 0  # the first rung pays for the teachers
         for rung in config.ladder:
             judge.forget()
-            after, line = _fit_one(rung, fitters, judge)
+            after, line = _fit_one(rung, known, judge, config, features)
             calls, spent = known.calls + judge.calls - spent, known.calls + judge.calls
             line = line.model_copy(update={"prompts": len(samples), "calls": calls})
             quality = judge.quality(after, used_to_choose=True)
@@ -107,11 +105,12 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
     return Ladder.of(rungs)
 
 
-def _fit_one(rung: Policy, fitters: Sequence[FittedScorer], judge: Judge) -> tuple[Policy, Refined]:
+def _fit_one(
+    rung: Policy, known: Calibration, judge: Judge, config: FitConfig, features: bool
+) -> tuple[Policy, Refined]:
     """One rung with the best fit, never worse than it was on the samples put aside; and what that was worth."""
-    plain = rung.model_copy(update={"weights": None, "noise": None, "quality": None})
-    _, found = best_fit(fitters, judge, [plain])
-    after = judge.best([rung, found])
-    kept = (after.weights, after.sigmas) == (rung.weights, rung.sigmas)
+    plain = rung.model_copy(update={"weights": None, "rows": None, "guided": None, "quality": None})
+    after = judge.best([rung, best_form(plain, known, judge, config, features)])
+    kept = after.moving_parts == rung.moving_parts
     quality = judge.quality(rung, used_to_choose=True), judge.quality(after, used_to_choose=True)
     return after, Refined(how="fit, kept as it was" if kept else "fit", gain=gain(*quality))

@@ -1,19 +1,23 @@
-"""What search, fit and align share: the choice among fits, and a policy with what was found for it."""
+"""What search, fit and align share: the choice among forms of fits, and a policy with what was found for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from budcache.policy import Origin, Policy, Quality, Refined
 
 if TYPE_CHECKING:
+    from budcache.calibration.calibration import Calibration
     from budcache.calibration.judge import Judge
-    from budcache.refine.fit import FittedScorer
+    from budcache.calibration.score import Score
+    from budcache.jobs.config import FitConfig
+    from budcache.refine.fit import FittedScorer, Form
 
-__all__ = ["SETTINGS", "best_fit", "gain", "origin_after", "refined"]
+__all__ = ["SETTINGS", "best_fit", "best_form", "better_rows", "blended", "gain", "origin_after", "refined"]
 
-# What a fit may be: how many outputs to blend, and the ridge. The first is what a fitted search scores with.
+# What the fits of a ladder may be: how many outputs to blend, and the ridge. The first is what it scores with.
 SETTINGS = ((3, 1e-3), (3, 1e-4), (3, 1e-2), (2, 1e-3))
 
 
@@ -29,13 +33,59 @@ def best_fit(fitters: Sequence[FittedScorer], judge: Judge, policies: Sequence[P
     return plain, judge.best([first, *(_fitted(fitter, first) for fitter in fitters[1:])])
 
 
-def _fitted(fitter: FittedScorer, policy: Policy) -> Policy:
-    """A policy with the weights that a fitter finds for its mask."""
-    from budcache.calibration.aggregate import mean
+def best_form(policy: Policy, known: Calibration, judge: Judge, config: FitConfig, features: bool) -> Policy:
+    """A plain policy with the fit that is best on the samples put aside; plain if none is better than that.
 
-    rows, noise, losses = fitter.fit(policy.mask)
-    update = {"weights": rows, "noise": noise, "quality": Quality(calibration_loss=mean(losses))}
-    return policy.model_copy(update=update)
+    One thing is chosen after the other: how many outputs, and whether in rows or by the solver; the ridge; and what
+    `better_rows` adds. To try everything with everything would cost several times as many calls.
+    """
+    from budcache.refine.fit import FittedScorer, Form
+
+    def best(policy: Policy, forms: Iterable[Form]) -> tuple[Policy, Form | None]:
+        fits = {
+            blended(policy, FittedScorer(known, form, target=config.target).fit(policy.mask)): form for form in forms
+        }
+        chosen = judge.best([policy, *fits])
+        return chosen, fits.get(chosen)
+
+    first, others = config.ridges[0], config.ridges[1:]
+    forms = [Form(outputs, noise, ridge=first) for outputs in config.outputs for noise in (True, False)]
+    chosen, form = best(policy, forms)
+    if form is None:
+        return chosen
+    chosen, other = best(chosen, [replace(form, ridge=ridge) for ridge in others])
+    return better_rows(chosen, replace(other or form, noise=True), known, judge, features)
+
+
+def better_rows(policy: Policy, form: Form, known: Calibration, judge: Judge, features: bool) -> Policy:
+    """A fitted policy with more kinds of rows, each taken only if it is better on the samples of the judge.
+
+    First the branches of guidance apart, where they are known (F12), then weights that look at the sample, if wanted
+    (F11).
+    """
+    from budcache.refine.fit import FittedScorer
+
+    if known.is_guided and judge.calibration.is_guided:
+        apart = FittedScorer(known, replace(form, apart=True)).fit(policy.mask)
+        policy = judge.best([policy, policy.model_copy(update={"guided": apart.rows})])
+    if features:
+        looking = replace(form, features=True)
+        update: dict[str, Any] = {"weights": None, "rows": FittedScorer(known, looking).fit(policy.mask).rows}
+        if policy.guided is not None:
+            update["guided"] = FittedScorer(known, replace(looking, apart=True)).fit(policy.mask).rows
+        policy = judge.best([policy, policy.model_copy(update=update)])
+    return policy
+
+
+def _fitted(fitter: FittedScorer, policy: Policy) -> Policy:
+    """A policy with the blends that a fitter finds for its mask."""
+    return blended(policy, fitter.fit(policy.mask))
+
+
+def blended(policy: Policy, score: Score) -> Policy:
+    """A policy with the blends that were fitted for its mask."""
+    update = {"weights": score.weights, "rows": score.rows, "guided": None}
+    return policy.model_copy(update=update | {"quality": Quality(calibration_loss=score.loss)})
 
 
 def refined(
@@ -45,9 +95,7 @@ def refined(
     loss = after.quality.calibration_loss if after.quality else None
     return before.model_copy(
         update={
-            "weights": after.weights,
-            "noise": after.noise,
-            "sigmas": after.sigmas,
+            **{name: getattr(after, name) for name in ("weights", "rows", "guided", "sigmas")},
             "origin": origin_after(pipe, before, teacher_steps),
             "quality": quality.model_copy(update={"calibration_loss": loss}),
             "refined": (*before.refined, line),

@@ -11,6 +11,7 @@ from budcache.jobs.config import (
     POLISH,
     ROUNDS,
     STATE_MEMORY,
+    Refine,
     SearchConfig,
     known_options,
     one_or_several,
@@ -42,7 +43,8 @@ def search(
     call: Mapping[str, Any] | None = None,
     strategy: str | Strategy | None = None,
     reuse: Reuse = "output",
-    fit: bool | None = None,
+    refine: Refine | None = None,
+    features: bool | None = None,
     polish: int = POLISH,
     rounds: int | None = ROUNDS,
     teacher_steps: int | None = None,
@@ -70,7 +72,10 @@ def search(
         strategy: how to search: a name from `strategies.STRATEGIES`, or a strategy. None is "paths", masks from the
             full runs alone, or "ladder" with residual reuse, for which there are no paths.
         reuse: "output" or "residual".
-        fit: whether reuse is fitted in closed form; None does so where it can be, with output reuse.
+        refine: what to make of the masks: "none" repeats outputs as they are; "fit" blends them, fitted in closed form;
+            "full" also aligns all weights together without gradients (F14), for several times the cost. None is "fit"
+            with output reuse, else "none".
+        features: whether weights may look at the sample (F11); None where samples have several settings.
         polish: how far a computed step may move in the climb that follows, with fitted reuse if there is a fit; 0
             leaves the climb out.
         rounds: moves of that climb at most; 0 makes none, None goes on until nothing improves, within the limits.
@@ -98,7 +103,7 @@ def search(
         one_or_several(budgets),
         taken_strategy(strategy, reuse),
         reuse,
-        fit,
+        refine,
         polish,
         rounds,
         teacher_steps,
@@ -109,6 +114,7 @@ def search(
         limits or Limits(),
         state_memory,
         care,
+        features,
     )
     given = take_samples(prompts, samples, call)
     check_call(pipe, given, "search")

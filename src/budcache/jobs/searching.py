@@ -10,17 +10,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from budcache.calibration.aggregate import mean
 from budcache.errors import SearchError
 from budcache.events import RungDone, Scored, Watch
 from budcache.jobs import estimate as phases
+from budcache.jobs.align_newton import Newton
 from budcache.jobs.choosing import Candidate, best_candidate, best_with_fit, best_without_judge
 from budcache.jobs.config import SearchConfig
 from budcache.jobs.meter import Meter
-from budcache.jobs.refining import SETTINGS
+from budcache.jobs.refining import SETTINGS, better_rows, blended, gain
 from budcache.jobs.setup import Setup
 from budcache.mask import Mask
-from budcache.policy import MAX_BLEND, Ladder, Origin, Policy, Quality, Searched
+from budcache.policy import Ladder, Origin, Policy, Quality, Refined, Searched
 from budcache.records import LIKELIEST
+from budcache.rows import MAX_BLEND
+from budcache.samples.samples import are_mixed
 from budcache.strategies import STRATEGIES, Found, LadderSearch, Ledger, Paths, Polished, Strategy, drive
 
 if TYPE_CHECKING:
@@ -85,7 +89,7 @@ class Search:
                 masks, policies = self._paths(stack, known)
             else:
                 masks = self._plain_then_fitted(known)
-                policies = self._chosen(stack, masks)
+                policies = self._chosen(stack, masks, known)
             calls = self.calls + earlier
             self.meter.finish(self.calls)
         origin = self.origin.model_copy(update={"calls": calls})
@@ -102,7 +106,7 @@ class Search:
         from budcache.calibration.pictures import Pictures
         from budcache.calibration.scoring import PlainScorer
         from budcache.records.paths import ShortestPaths
-        from budcache.refine.fit import FittedScorer
+        from budcache.refine.fit import FittedScorer, Form
 
         config = self.config
         assert isinstance(config.strategy, Paths)
@@ -111,20 +115,76 @@ class Search:
         scorer: Scorer = PlainScorer(known, memory=config.state_memory, pictures=Pictures(known))
         if config.fitted:
             # Rows over all that is at hand: they gain most and, with a ridge, do not overfit even four samples (F13).
-            memory, looking = config.state_memory, Pictures(known)
-            scorer = FittedScorer(known, outputs=MAX_BLEND, noise=True, memory=memory, pictures=looking)
+            rows, memory = Form(outputs=MAX_BLEND, noise=True), config.state_memory
+            scorer = FittedScorer(known, rows, memory=memory, pictures=Pictures(known))
         strategy = Polished(config.strategy.on(find), (), config.polish, config.rounds)
         found = self._hunt(strategy, scorer, phases.SEARCHING)
         candidates = {
-            b: [Candidate(Policy(mask=mask, weights=score.rows, noise=score.noise), score) for mask, score in tried]
+            b: [Candidate(blended(Policy(mask=mask), score), score) for mask, score in tried]
             if (tried := [(mask, score) for mask, score in found.scores.items() if mask.budget == b])
             else [Candidate(_from_runs(find, b, config.fitted), None)]
             for b in config.budgets
         }
         judge = self._put_aside(stack)
-        by_pictures = config.objective == "latent"
-        choose = partial(best_candidate, judge=judge, care=config.care, by_pictures=by_pictures)
-        return _Masks(found, {}), self._each(candidates, judge, choose)
+        choose = partial(best_candidate, judge=judge, care=config.care, by_pictures=config.objective == "latent")
+        chosen = self._each(candidates, judge, choose)
+        if config.fitted:
+            scorer.prefixes.forget()  # its states have done their work
+            chosen = self._refined(chosen, known, judge)
+        return _Masks(found, {}), chosen
+
+    def _refined(self, policies: list[Policy], known: Calibration, judge: Judge | None) -> list[Policy]:
+        """What was found for every budget with better forms of rows, and aligned if that is wanted."""
+        config, from_runs = self.config, isinstance(self.config.strategy, Paths)
+        features = are_mixed(self.samples) if config.features is None else config.features
+        journal = None if self.ledger is None else self.ledger.journal
+        newton = Newton(known, judge, config.care, journal)
+        self.meter.phase(phases.REFINING)
+        found = []
+        for number, policy in enumerate(policies, 1):
+            before = self.calls
+            if judge is not None:
+                judge.forget()
+            after = self._better(policy, known, judge, features) if from_runs else policy
+            if config.refine == "full" and after.is_blended:
+                after = newton.aligned(after)
+            if after is not policy:
+                after = self._measured(policy, after, known, judge, self.calls - before)
+            found.append(after)
+            part = number / len(policies)
+            self.meter.spent(self.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
+        return found
+
+    def _better(self, policy: Policy, known: Calibration, judge: Judge | None, features: bool) -> Policy:
+        """A policy in the form that is best on the samples put aside; where there are none, on those searched on.
+
+        There the simpler form, three outputs by the solver, is not tried: it would never be better.
+        """
+        from budcache.calibration.judge import Judge
+        from budcache.refine.fit import FittedScorer, Form
+
+        if judge is not None:
+            policy = judge.best([policy, blended(policy, FittedScorer(known).fit(policy.mask))])
+        rows = Form(outputs=MAX_BLEND, noise=True)
+        return better_rows(policy, rows, known, judge or Judge(known, care=self.config.care), features)
+
+    def _measured(self, before: Policy, after: Policy, known: Calibration, judge: Judge | None, calls: int) -> Policy:
+        """A policy that was refined, with its quality and what that was worth."""
+        from budcache.calibration.judge import Judge
+
+        who = judge or Judge(known, care=self.config.care)
+        quality = who.quality(after, used_to_choose=True)
+        if judge is None:
+            quality = quality.model_copy(update={"loss": None, "used_to_fit": True})
+        loss = Judge(known).losses(after)
+        line = Refined(
+            how="align" if self.config.refine == "full" else "rows",
+            prompts=len(self.samples),
+            calls=calls,
+            gain=gain(before.quality or Quality(), quality),
+        )
+        update = {"quality": quality.model_copy(update={"calibration_loss": mean(loss)})}
+        return after.model_copy(update=update | {"refined": (*before.refined, line)})
 
     def _plain_then_fitted(self, known: Calibration) -> _Masks:
         """Search with plain and, if wanted, fitted reuse."""
@@ -204,13 +264,15 @@ class Search:
         """Sample-calls of this process."""
         return sum(calibration.calls for calibration in self._calibrations)
 
-    def _chosen(self, stack: ExitStack, masks: _Masks) -> list[Policy]:
+    def _chosen(self, stack: ExitStack, masks: _Masks, known: Calibration) -> list[Policy]:
         """The best of every budget's finalists, on the samples put aside if there are some."""
         reuse, prompts, judge = self.config.reuse, len(self.samples), self._put_aside(stack)
         if judge is None:
-            return [best_without_judge(each, masks.found, masks.fitters[:1]) for each in masks.field.values()]
-        choose = partial(best_with_fit, reuse=reuse, fitters=masks.fitters, judge=judge, prompts=prompts)
-        return self._each(masks.field, judge, choose)
+            chosen = [best_without_judge(each, masks.found, masks.fitters[:1]) for each in masks.field.values()]
+        else:
+            choose = partial(best_with_fit, reuse=reuse, fitters=masks.fitters, judge=judge, prompts=prompts)
+            chosen = self._each(masks.field, judge, choose)
+        return self._refined(chosen, known, judge) if self.config.refine == "full" else chosen
 
     def _put_aside(self, stack: ExitStack) -> Judge | None:
         """Who judges by the samples that nothing was searched on, if there are some."""
@@ -237,7 +299,7 @@ class Search:
     def _finished(self, policy: Policy, origin: Origin, found: Found) -> Policy:
         """A chosen policy with its origin, and the loss that it was found with."""
         quality = policy.quality or Quality()
-        if policy.weights is None and policy.mask in found.scores:
+        if not policy.is_blended and policy.mask in found.scores:
             quality = quality.model_copy(update={"calibration_loss": found.scores[policy.mask].loss})
         return policy.model_copy(update={"reuse": self.config.reuse, "origin": origin, "quality": quality})
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from budcache.errors import PipelineError, SearchError
 from budcache.options import whole
 from budcache.policy import Origin, Reuse
-from budcache.samples.samples import digest, seeded, settings_of
+from budcache.samples.samples import digest, seeded, settings_of_all
 from budcache.wording import nearest
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ class Setup:
         from budcache.calibration.objectives import objective
         from budcache.numerics.memory import out_of_memory_as_error
         from budcache.pipeline import PipelineModel
-        from budcache.samples.batch import merge
+        from budcache.samples.batch import batches, merge
 
         given = [seeded(sample, seed + i) for i, sample in enumerate(samples)]
         with ExitStack() as stack, out_of_memory_as_error():
             runs = []
-            for begin in range(0, len(given), self.batch):
-                call = merge(given[begin : begin + self.batch]) if self.batch > 1 else given[begin]
+            for part in batches(given, self.batch):
+                call = merge(part) if self.batch > 1 else dict(part[0])
                 model = PipelineModel(self.pipe, steps=self.steps, reuse=self.reuse, **call)
                 runs.append(stack.enter_context(model))
                 if model.begin:
@@ -106,4 +106,4 @@ class Setup:
         from budcache.pipeline import describe
 
         known = {"prompts": len(samples), "prompts_hash": digest(samples), "teacher_steps": self.teacher_steps}
-        return describe(self.pipe, **{**known, **settings_of(samples[0]), **more})
+        return describe(self.pipe, **{**known, **settings_of_all(samples), **more})

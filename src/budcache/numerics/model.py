@@ -11,7 +11,11 @@ __all__ = ["Model", "OutputReuse"]
 
 
 class Model(Protocol):
-    """A velocity field that can be computed, or reused from what a computed step left behind."""
+    """A velocity field that can be computed, or reused from what a computed step left behind.
+
+    One that runs guidance as two branches, and can tell them apart, also has an attribute `conditional`: what the
+    conditional branch alone gave when the model was last computed (F12).
+    """
 
     def compute(self, x: Tensor, sigma: Tensor) -> tuple[Tensor, Any]:
         """The velocity at (x, sigma), shape of x, and the memo that later steps may reuse."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from budcache.numerics.features import sample_weights
 from budcache.numerics.model import Model
 from budcache.numerics.solvers import Solver, euler, first_order
 from budcache.plan import Blend, Plan, Stretch
@@ -23,6 +24,7 @@ class State:
     x: Tensor
     step: int = 0
     outputs: tuple[Tensor, ...] = ()  # newest first
+    branch: tuple[Tensor, ...] = ()  # likewise of the conditional branch alone, where the model tells them apart
     memo: Any = None  # what the last computed step left behind, for residual reuse
     past: Any = None  # the solver's
     start: Tensor | None = None  # where the run began: the initial noise
@@ -52,7 +54,9 @@ def rollout(model: Model, x: Tensor, plan: Plan, solver: Solver = euler) -> Tens
 def compute(model: Model, state: State, levels: Tensor, keep: int = 1) -> State:
     """Evaluate the model where the run is; the newest `keep` outputs are kept."""
     v, memo = model.compute(state.x, levels[state.step])
-    return replace(state, outputs=(v, *state.outputs)[:keep], memo=memo)
+    conditional = getattr(model, "conditional", None)
+    branch = state.branch if conditional is None else (conditional, *state.branch)[:keep]
+    return replace(state, outputs=(v, *state.outputs)[:keep], branch=branch, memo=memo)
 
 
 def reuse(
@@ -61,7 +65,7 @@ def reuse(
     """Follow a stretch from the step that was just computed to its end: the state after each of its steps."""
     if stretch.noise is not None:
         assert state.start is not None
-        x = landed(state.x, state.outputs, state.start, stretch)
+        x = landed(state.x, state.outputs, state.start, stretch, state.branch)
         return [replace(state, x=x, step=stretch.end, past=None)]
     v = blended(state.outputs, stretch.blend)
     if not residual:
@@ -83,12 +87,22 @@ def coast(state: State, v: Tensor, end: int, levels: Tensor, solver: Solver) -> 
     return states
 
 
-def landed(x: Tensor, outputs: Sequence[Tensor], start: Tensor, stretch: Stretch) -> Tensor:
-    """Where a stretch ends that is made in one go (F13)."""
-    assert stretch.noise is not None
+def landed(
+    x: Tensor, outputs: Sequence[Tensor], start: Tensor, stretch: Stretch, branch: Sequence[Tensor] = ()
+) -> Tensor:
+    """Where a stretch ends that goes by a row (F13)."""
+    assert stretch.blend is not None and stretch.noise is not None
     exact = torch.promote_types(x.dtype, torch.float32)  # half precision would lose what the weights gain
-    blend = blended([v.to(exact) for v in outputs], stretch.blend)
-    end = stretch.keep * x.to(exact) + stretch.push * blend + stretch.noise * start.to(exact)
+    blend, apart = stretch.blend, stretch.branch
+    noise: float | Tensor = stretch.noise
+    if stretch.features is not None:
+        weights = sample_weights((*blend, *apart, stretch.noise), stretch.features, outputs)
+        each = weights.T.reshape(-1, len(x), *[1] * (x.ndim - 1))  # one weight a sample
+        blend, apart, noise = each[: len(blend)], each[len(blend) : -1], each[-1]
+    total = blended([v.to(exact) for v in outputs], blend)
+    for weight, output in zip(apart, branch, strict=False):
+        total = total + weight * output.to(exact)
+    end = stretch.keep * x.to(exact) + stretch.push * total + noise * start.to(exact)
     return end.to(outputs[0].dtype)
 
 

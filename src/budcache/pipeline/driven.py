@@ -14,6 +14,7 @@ from torch import Tensor
 from budcache.errors import PipelineError
 from budcache.numerics.memory import park, unpark
 from budcache.numerics.solvers import Solver
+from budcache.pipeline.branches import Branches
 from budcache.pipeline.decoding import Networks
 from budcache.pipeline.following import twin_of
 from budcache.pipeline.residual import Trunk, attach, detach
@@ -51,6 +52,8 @@ class PipelineModel:
         sigmas: the effective noise levels of that run, shape [K + 1].
         begin: the step at which it begins; not 0 only for image-to-image with `strength` below 1.
         calls: how often the model was really evaluated.
+        conditional: what the conditional branch alone gave when the model was last computed, where guidance runs two
+            branches that can be told apart (F12); else None.
 
     Use it in a `with` block, or close it: until then a thread waits inside the pipeline.
     """
@@ -60,9 +63,11 @@ class PipelineModel:
             raise PipelineError("this pipeline carries a policy. Call remove() on its handle first.")
         check_scheduler(pipe.scheduler)
         self.reuse_mode, self.calls = reuse, 0
+        self.conditional: Tensor | None = None
         self._line, self._trunk = Line(), Trunk() if reuse == "residual" else None
         twin = twin_of(pipe)
-        self._scheduler = twin.scheduler = SeamScheduler(pipe.scheduler, self._line, self._trunk, grad)
+        branches = Branches(pipe) if reuse == "output" else None
+        self._scheduler = twin.scheduler = SeamScheduler(pipe.scheduler, self._line, self._trunk, grad, branches)
         call = {"output_type": "latent", **call, "num_inference_steps": steps}
         self._again, self._networks = (twin, fresh(call)), Networks(twin)
         self._networks.listen(True)
@@ -75,7 +80,7 @@ class PipelineModel:
         if self._trunk is not None:
             attach(pipe, self._trunk)  # last, since whatever is refused before would leave it in the transformer
         # The thread knows the line but not this object, so that dropping this object ends the thread.
-        self._shut = weakref.finalize(self, _shut, self._line, pipe, self._trunk)
+        self._shut = weakref.finalize(self, _shut, self._line, pipe, self._trunk, branches)
         _open.add(self)
         self._thread.start()
         first = self._ask(Request())
@@ -95,6 +100,7 @@ class PipelineModel:
         # The first sample at the first level was evaluated when the pipeline was opened.
         first = self._is_first(x, sigma)
         reply = unpark(self._first) if first else self._ask(Request(x.to(self.noise.dtype), sigma))
+        self.conditional = reply.conditional
         return reply.v, reply.v if self._trunk is None else reply.memo
 
     def reuse(self, x: Tensor, sigma: Tensor, memo: Any) -> Tensor:
@@ -192,8 +198,10 @@ class PipelineModel:
             raise PipelineError("this model is closed. Open the pipeline again.")
 
 
-def _shut(line: Line, pipe: Any, trunk: Trunk | None) -> None:
+def _shut(line: Line, pipe: Any, trunk: Trunk | None, branches: Branches | None) -> None:
     line.requests.put(Finish())
+    if branches is not None:
+        branches.remove()
     if trunk is not None:
         detach(pipe, trunk)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from budcache.errors import BudcacheWarning, PipelineError
 from budcache.numerics.rollout import blended, landed
 from budcache.numerics.solvers import first_order
+from budcache.pipeline.branches import Branches
 from budcache.pipeline.residual import Trunk
 from budcache.pipeline.saving import Saved
 from budcache.pipeline.schedulers import as_solver, check_scheduler, clone, install, levels, skip_to
@@ -79,7 +80,11 @@ class BudcacheScheduler(Saved):
         self.own_sigmas = own_sigmas
         self.trunk, self.stats = Trunk(), Stats()
         self.at_start: Callable[[], None] | None = None  # called at the start of every run
+        self.branches: Branches | None = (
+            None  # who tells the branches of guidance apart, for policies that look at them
+        )
         self._outputs: tuple[Tensor, ...] = ()  # newest first
+        self._branch: tuple[Tensor, ...] = ()  # likewise of the conditional branch
         self._noise: Tensor | None = None  # where the run began
         self._moves: Moves = ()
         self._told = False  # whether it was said that some blends look back before the start
@@ -88,6 +93,7 @@ class BudcacheScheduler(Saved):
 
     def _begin_run(self, plan: Plan) -> None:
         self._plan, self._cursor, self._looped = plan, plan.begin, False
+        self._apart = False  # whether the branches of guidance have been told apart so far
         self._turn = self._start = plan.begin  # the step of the loop's turn, and where the pipeline said it would begin
         self._thread, self._run_calls = threading.get_ident(), 0
         self._forget()
@@ -211,6 +217,8 @@ class BudcacheScheduler(Saved):
                 install(self.inner, self.policy.sigmas)
             self._begin_run(Plan.of(self.policy, tuple(levels(self.inner).tolist())))
             self.stats.runs += 1
+            if self.branches is not None:
+                self.branches.begin()
         if self.at_start is not None:
             self.at_start()
 
@@ -256,8 +264,7 @@ class BudcacheScheduler(Saved):
             self._check_turn(kwargs)
             if self._plan.reuse == "residual":
                 return self._step_with_trunk(model_output, timestep, sample, *args, **kwargs)
-            stretch = self._stretch()
-            self._outputs = (model_output, *self._outputs)[: self._plan.outputs]
+            stretch = self._stretch(model_output)
             if stretch.noise is not None:
                 result = self._in_one_go(stretch, timestep, sample, *args, **kwargs)
                 self._turn, self._cursor = stretch.step, stretch.end
@@ -277,7 +284,7 @@ class BudcacheScheduler(Saved):
             self._noise = sample
             self._moves = first_order(as_solver(copy.deepcopy(self.inner)), levels(self.inner), sample.device)
         assert self._noise is not None
-        x = landed(sample, self._outputs, self._noise, stretch.on(self._moves))
+        x = landed(sample, self._outputs, self._noise, stretch.on(self._moves), self._branch)
         asked = inspect.signature(self.inner.step).bind(self._outputs[0], timestep, sample, *args, **kwargs)
         if not asked.arguments.get("return_dict", True):
             answer: Any = (x,)
@@ -299,9 +306,17 @@ class BudcacheScheduler(Saved):
         self._count(computed=int(computed), reused=int(not computed))
         return self.inner.step(model_output, timestep, sample, *args, **kwargs)
 
-    def _stretch(self) -> Stretch:
-        """The stretch that begins where the pipeline is."""
-        return self._plan.stretches[self._plan.computed.index(self._cursor)]
+    def _stretch(self, model_output: Tensor) -> Stretch:
+        """The stretch that begins where the pipeline is, its newest output at hand."""
+        plan, conditional = self._plan, None
+        if self.branches is not None:
+            conditional = self.branches.take(model_output, first=self._cursor == plan.begin)
+        self._apart = conditional is not None and (self._apart or self._cursor == plan.begin)
+        if conditional is not None and self._apart:
+            plan = Plan.of(self.policy, plan.levels, plan.begin, plan.end, guided=True)
+            self._branch = (conditional, *self._branch)[: plan.outputs]
+        self._outputs = (model_output, *self._outputs)[: max(plan.outputs, self._plan.outputs)]
+        return plan.stretches[plan.computed.index(self._cursor)]
 
     def _check_turn(self, kwargs: dict[str, Any]) -> None:
         self._require_own_thread()
@@ -339,7 +354,9 @@ class BudcacheScheduler(Saved):
     def _forget(self) -> None:
         """Let go of what a run remembers: the decoder needs the memory."""
         self.trunk.forget()
-        self._outputs, self._noise, self._moves = (), None, ()
+        if self.branches is not None:
+            self.branches.rest()
+        self._outputs, self._branch, self._noise, self._moves = (), (), None, ()
 
     # Copies have a lock of their own: locks can be neither copied nor pickled.
     own_to_each_copy = ("_lock",)

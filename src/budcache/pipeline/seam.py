@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from budcache.errors import PipelineError
+from budcache.pipeline.branches import Branches
 from budcache.pipeline.modular import run
 from budcache.pipeline.residual import Memo, Trunk
 from budcache.pipeline.schedulers import clone, levels, retime, scaled
@@ -54,6 +55,7 @@ class Reply:
     x: Tensor
     v: Tensor
     memo: Memo
+    conditional: Tensor | None = None  # what the conditional branch alone gave, where it is known apart
 
 
 class Line:
@@ -74,9 +76,12 @@ class Line:
 class SeamScheduler(StandIn):
     """Sits where the pipeline's scheduler was, and does what the line says."""
 
-    def __init__(self, inner: Any, line: Line, trunk: Trunk | None, grad: bool) -> None:
+    def __init__(
+        self, inner: Any, line: Line, trunk: Trunk | None, grad: bool, branches: Branches | None = None
+    ) -> None:
         super().__init__(copy.deepcopy(inner))
-        self.line, self.trunk, self.grad = line, trunk, grad
+        self.line, self.trunk, self.grad, self.branches = line, trunk, grad, branches
+        self.first = True  # no step has been made yet
         self.request: Request | Finish | None = None
         self.begin = 0
         self.ready = False
@@ -92,6 +97,8 @@ class SeamScheduler(StandIn):
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
         self.inner.set_timesteps(*args, **kwargs)
         self.ready = True
+        if self.branches is not None:
+            self.branches.begin()
 
     def _loop(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
         self.begin = steps[0] if steps else len(self.inner.timesteps)
@@ -124,8 +131,11 @@ class SeamScheduler(StandIn):
                 "outside. Search on the text-to-image pipeline and apply the policy here."
             )
         memo = self.trunk.end() if self.trunk is not None else {}
+        conditional = None if self.branches is None else self.branches.take(model_output, self.first)
+        self.first = False
         # The first sample is kept, but some pipelines write the next one into the same memory.
-        self.line.replies.put(Reply(sample.clone() if asked.x is None else sample, model_output, memo))
+        x = sample.clone() if asked.x is None else sample
+        self.line.replies.put(Reply(x, model_output, memo, conditional))
         self.request = asked = self.line.listen()
         # Already here, not only in the loop: some pipelines write the sample that they get into a tensor of their own.
         self._record(asked.x, asked.sigma if isinstance(asked, Request) else None)

@@ -13,6 +13,7 @@ from typing import Any
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
 from budcache.options import known_options_of_serving
 from budcache.pipeline.arguments import arguments, is_modular
+from budcache.pipeline.branches import Branches
 from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference, guidance_of
 from budcache.pipeline.parts import adapters, check_pipeline
@@ -20,7 +21,7 @@ from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
 from budcache.pipeline.standin import Timesteps
 from budcache.pipeline.tie import Tie
-from budcache.policy import Ladder, Policy, load
+from budcache.policy import Ladder, Origin, Policy, load
 
 __all__ = ["Handle", "applied", "apply"]
 
@@ -74,6 +75,8 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
     try:
         if policy.reuse == "residual":
             attach(pipe, ours.trunk)  # last, since whatever fails before would leave it in the transformer
+        if policy.guided is not None:
+            ours.branches = Branches(pipe)
     except BaseException:
         undo()
         raise
@@ -124,6 +127,8 @@ class Handle:
         self._undo()
         if self.policy.reuse == "residual":
             detach(pipe, self._ours.trunk)
+        if self._ours.branches is not None:
+            self._ours.branches.remove()
         if self.is_active:  # a scheduler that the user set meanwhile is not ours to replace
             pipe.scheduler = self._original
 
@@ -158,13 +163,21 @@ def _check_origin(policy: Policy, pipe: Any) -> None:
         return
     now = type(pipe.scheduler).__name__
     if origin.scheduler is not None and origin.scheduler != now:
-        if policy.sigmas is not None or policy.weights is not None:
+        if policy.rows is not None:
+            warnings.warn(
+                f"the policy was fitted with {origin.scheduler}, the pipeline has {now}. Its rows need no solver, so "
+                f"it works as it is: what it comes near to are full runs with {origin.scheduler}.",
+                BudcacheWarning,
+                stacklevel=4,
+            )
+        elif policy.sigmas is not None or policy.weights is not None:
             fitted = "sigmas" if policy.sigmas is not None else "blend weights"
             raise PipelineError(
                 f"the policy's {fitted} were made for {origin.scheduler}, but the pipeline has {now}. "
                 f"Set pipe.scheduler = {origin.scheduler}.from_config(pipe.scheduler.config), or search with {now}."
             )
-        _warn(f"the mask was searched with {origin.scheduler}, but the pipeline has {now}")
+        else:
+            _warn(f"the mask was searched with {origin.scheduler}, but the pipeline has {now}")
     differs = difference(origin, pipe)
     if differs is not None:
         _warn(differs)
@@ -200,7 +213,7 @@ class _RunWatch(Tie):
         super().__init__(pipe)
         assert policy.origin is not None
         self.origin, self.seen = policy.origin, adapters(pipe)
-        self.fitted_at = policy.origin.guidance if policy.weights is not None else None
+        self.fitted_at = _guidance_range(policy.origin) if policy.is_blended else None
         self.warned_of: set[float] = set()  # guidance scales
 
     def __call__(self) -> None:
@@ -215,14 +228,27 @@ class _RunWatch(Tie):
         here = guidance_of(self.pipe)
         if self.fitted_at is None or here is None or here in self.warned_of:
             return
-        if abs(here - self.fitted_at) > FAR * max(self.fitted_at, 1.0):
+        low, high = self.fitted_at
+        if not low <= here <= high:
             self.warned_of.add(here)
             how = f"call={{'guidance_scale': {here:g}}} or --guidance {here:g}"
             if "guidance_scale" not in arguments(self.pipe):
                 how = "the guider that the pipeline has now"
+            ranges = self.origin.ranges.get("guidance")
+            where = f"{self.origin.guidance:g}" if ranges is None else f"{ranges[0]:g} to {ranges[1]:g}"
             warnings.warn(
-                f"the policy was fitted at guidance {self.fitted_at:g}, this run has {here:g}: quality may suffer. "
+                f"the policy was fitted at guidance {where}, this run has {here:g}: quality may suffer. "
                 f"Fit it again at that guidance, with {how}.",
                 BudcacheWarning,
                 stacklevel=4,
             )
+
+
+def _guidance_range(origin: Origin) -> tuple[float, float] | None:
+    """Between which guidance scales a fit can be trusted: those that it was made on, or near to the one."""
+    if "guidance" in origin.ranges:
+        return origin.ranges["guidance"]
+    if origin.guidance is None:
+        return None
+    room = FAR * max(origin.guidance, 1.0)
+    return origin.guidance - room, origin.guidance + room

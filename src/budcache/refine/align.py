@@ -83,7 +83,7 @@ class Descent:
         if updates < 1:
             raise SearchError("there are no samples to align on. Give some prompts; the paper takes 100.")
         self.start, self.updates, self.rate, self.mean = start, updates, rate, mean
-        rows = start.weights or ()
+        rows = start.weights or tuple(row.outputs for row in start.rows or ())
         self._sizes = [len(row) for row in rows]
         values = [0.0] * start.steps + [value for row in rows for value in row]
         self._parameters = torch.tensor(values, dtype=torch.float64, requires_grad=True)
@@ -120,9 +120,15 @@ class Descent:
 
     def policy(self, parameters: Sequence[float]) -> Policy:
         """The policy that given parameters stand for."""
-        sigmas, rows = self._numbers(torch.tensor(parameters, dtype=torch.float64))
-        weights = None if rows is None else tuple(tuple(row.tolist()) for row in rows)
-        changed = {"sigmas": tuple(sigmas.tolist()), "weights": weights, "quality": None}  # it is yet to be measured
+        sigmas, blends = self._numbers(torch.tensor(parameters, dtype=torch.float64))
+        # Its quality is yet to be measured, and rows for guidance apart belong to other levels.
+        changed: dict[str, Any] = {"sigmas": tuple(sigmas.tolist()), "quality": None, "guided": None}
+        learned = [tuple(blend.tolist()) for blend in blends or ()]
+        if self.start.weights is not None:
+            changed["weights"] = learned
+        elif self.start.rows is not None:
+            pairs = zip(self.start.rows, learned, strict=True)
+            changed["rows"] = [row.model_copy(update={"outputs": outputs}) for row, outputs in pairs]
         return self.start.model_copy(update=changed)
 
     def _plan(self) -> Plan:

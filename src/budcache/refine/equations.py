@@ -32,31 +32,67 @@ class Equations:
         """Those of several runs together, in their order."""
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ("gram", "right", "square")))
 
+    def looking_at(self, known: Tensor) -> Equations:
+        """The same where each weight is `w + sum_f slope_f known_f`: the slopes follow, one feature after the other.
+
+        Args:
+            known: each sample's features, shape [N, F].
+        """
+        each = torch.cat([torch.ones(len(known), 1, dtype=self.gram.dtype), known.to(self.gram)], 1)
+        gram = torch.einsum("nf,ng,nij->nfigj", each, each, self.gram).flatten(1, 2).flatten(2, 3)
+        return Equations(gram, torch.einsum("nf,ni->nfi", each, self.right).flatten(1), self.square)
+
     def errors(self, weights: Sequence[float]) -> Tensor:
         """Each sample's mean squared error under given weights."""
         w = torch.tensor(weights, dtype=torch.float64)
         return (self.square - 2 * self.right @ w + (self.gram @ w) @ w).clamp(min=0)
 
-    def solve(self, ridge: float, balance: float, outputs: int | None = None) -> tuple[float, ...]:
+    def shares(self, weights: Sequence[float], balance: float) -> Tensor:
+        """How much each sample counts under given weights: 1 where `balance` is 0, by the inverse of its error at 1."""
+        errors = self.errors(weights)
+        shares = (errors + 0.01 * errors.mean()).clamp(min=1e-30) ** -balance
+        return shares / shares.mean()
+
+    def solve(
+        self, ridge: float, balance: float, kinds: Sequence[int] | None = None, slopes: float = 0.0
+    ) -> tuple[float, ...]:
         """The weights of least error, pulled towards plain reuse.
 
-        The first `outputs` moves are those of outputs, None is all of them. Any other is pulled to 0 by its own size.
+        Args:
+            ridge: the pull, relative to the size of what is pulled.
+            balance: see `shares`.
+            kinds: how many moves there are of each kind (outputs, branch, noise), None if all are outputs'. The first
+                move is the newest output's and is pulled to 1, all others to 0; each by the mean size of its kind.
+            slopes: how strongly slopes are pulled to 0; see `looking_at`.
         """
-        shares = torch.ones(len(self.square), dtype=torch.float64)
-        weights = self._weighted(shares, ridge, outputs)
+        kinds = kinds or [self.right.shape[1]]
+        pulls = torch.full((self.right.shape[1],), slopes, dtype=torch.float64)
+        pulls[: sum(kinds)] = ridge
+        weights = self._weighted(torch.ones(len(self.square), dtype=torch.float64), pulls, kinds)
         if balance:
             for _ in range(3):  # reweighted least squares; settles at once
-                errors = self.errors(weights)
-                shares = (errors + 0.01 * errors.mean()).clamp(min=1e-30) ** -balance
-                weights = self._weighted(shares / shares.mean(), ridge, outputs)
+                weights = self._weighted(self.shares(weights, balance), pulls, kinds)
         return weights
 
-    def _weighted(self, shares: Tensor, ridge: float, outputs: int | None) -> tuple[float, ...]:
+    def step(self, damping: float) -> tuple[float, ...]:
+        """The change of the weights that takes all errors down together: a damped Gauss-Newton step on their logarithm.
+
+        The moves are those of a small change of each weight; damping is relative to their squared size.
+        """
+        shares = self.shares([0.0] * self.right.shape[1], 1.0)
+        gram = (shares[:, None, None] * self.gram).sum(0)
+        right = (shares[:, None] * self.right).sum(0)
+        pull = damping * gram.diagonal().clamp(min=1e-30)
+        changes: list[float] = torch.linalg.solve(gram + pull.diag(), right).tolist()
+        return tuple(changes)
+
+    def _weighted(self, shares: Tensor, pulls: Tensor, kinds: Sequence[int]) -> tuple[float, ...]:
         gram = (shares[:, None, None] * self.gram).sum(0)
         right = (shares[:, None] * self.right).sum(0)
         plain = torch.zeros_like(right)
         plain[0] = 1.0
-        pull = ridge * gram.diagonal().clone()
-        pull[:outputs] = pull[:outputs].mean()
+        parts = torch.split(gram.diagonal()[: sum(kinds)], list(kinds))
+        sizes = torch.cat([part.mean().expand(len(part)) for part in parts])
+        pull = pulls * sizes.repeat(len(right) // len(sizes))  # slopes are pulled by the size of their weight's kind
         weights: list[float] = torch.linalg.solve(gram + pull.diag(), right + pull * plain).tolist()
         return tuple(weights)

@@ -1,4 +1,4 @@
-"""Reuse fitted in closed form (F6).
+"""Reuse fitted in closed form (F6, F11 to F13).
 
 At a reused stretch, from a computed step to the next one, plain reuse repeats the last output. Here a blend of the last
 few is used instead, with the weights that bring the student nearest to the teacher's own latent at the stretch's end.
@@ -13,8 +13,9 @@ every search strategy works with fitted reuse as it does with plain reuse: only 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,19 +25,21 @@ from budcache.calibration.score import Score
 from budcache.calibration.scoring import Scorer
 from budcache.errors import SearchError
 from budcache.mask import Mask
+from budcache.numerics.features import features_of, standardised
 from budcache.numerics.memory import unpark
 from budcache.numerics.rollout import State
 from budcache.plan import Stretch
-from budcache.policy import MAX_BLEND
 from budcache.refine.equations import Equations
+from budcache.rows import LOOKED_AT, MAX_BLEND, Features, Row
 
 if TYPE_CHECKING:
     from budcache.calibration.pictures import Pictures
 
-__all__ = ["FittedScorer", "Rows", "Target", "check_blend"]
+__all__ = ["FittedScorer", "Form", "Target", "Weights", "check_blend"]
 
-Rows = tuple[tuple[float, ...], ...]
+Weights = tuple[tuple[float, ...], ...]
 Target = Literal["next", "final"]
+SAME = 1e-6  # a feature that spreads less is the same for all samples
 
 
 def check_blend(outputs: int, ridge: float) -> None:
@@ -47,20 +50,47 @@ def check_blend(outputs: int, ridge: float) -> None:
         raise SearchError(f"the ridge must be finite and at least 0, got {ridge:g}. 0.001 is usual.")
 
 
+@dataclass(frozen=True)
+class Form:
+    """What a fit may use.
+
+    Args:
+        outputs: how many of the last outputs to blend.
+        noise: rows (F13): the initial noise may move a sample as well, and a stretch is made in one go, without a
+            solver. What follows needs them.
+        apart: the conditional branch's outputs have weights of their own (F12).
+        features: the weights look at the sample (F11).
+        ridge: pull towards plain reuse, relative to the size of the outputs; more of it for few samples.
+        slopes: likewise of what features change, towards weights that are the same for all samples.
+    """
+
+    outputs: int = 3
+    noise: bool = False
+    apart: bool = False
+    features: bool = False
+    ridge: float = 1e-3
+    slopes: float = 1e-2
+
+    def __post_init__(self) -> None:
+        check_blend(self.outputs, self.ridge)
+        check_blend(self.outputs, self.slopes)
+        if (self.apart or self.features) and not self.noise:
+            raise SearchError("only rows tell branches apart or look at the sample. Fit with the noise as well.")
+
+
 class FittedScorer(Scorer):
     """Scores masks whose reuse is fitted.
 
     Args:
         calibration: the samples to fit on, with their teachers.
-        outputs: how many of the last outputs to blend.
-        noise: whether the initial noise may move a sample as well; a stretch is then made in one go, without a solver.
-        ridge: pull towards plain reuse, relative to the size of the outputs; more of it for few samples.
+        form: what the fit may use; None is the newest three outputs.
         target: what the blend is to come near to: "next" is the teacher's latent at the next computed step; "final" is
             its final latent, which the blend is to reach if it were kept to the end.
         balance: 0 lets samples count by their squared errors, so that the worst ones rule the fit; 1 lets each count
             relative to its own error, which suits measures in decibels.
         memory: bytes that may be spent on remembered states; 0 remembers none.
         pictures: who looks at the decoded pictures, too; None does not decode.
+        **parts: fields of the form, one by one.
     """
 
     kind = "fitted"
@@ -68,20 +98,22 @@ class FittedScorer(Scorer):
     def __init__(
         self,
         calibration: Calibration,
+        form: Form | None = None,
         *,
-        outputs: int = 3,
-        noise: bool = False,
-        ridge: float = 1e-3,
         target: Target = "next",
         balance: float = 1.0,
         memory: int = 0,
         pictures: Pictures | None = None,
+        **parts: Any,
     ) -> None:
-        check_blend(outputs, ridge)
+        self.form = form or Form(**parts)
         if target not in ("next", "final"):
             raise SearchError(f"there is no target {target!r}. Use 'next' or 'final'.")
+        if self.form.apart and not calibration.is_guided:
+            raise SearchError("the branches of these runs' guidance are not known apart. Fit the combined output.")
+        outputs = max(self.form.outputs, LOOKED_AT) if self.form.features else self.form.outputs
         super().__init__(calibration, outputs=outputs, memory=memory, pictures=pictures)
-        self.ridge, self.target, self.balance, self.noise = ridge, target, balance, noise
+        self.target, self.balance = target, balance
         self._fitted: dict[tuple[tuple[Stretch, ...], int], Stretch] = {}  # by the way so far, and the next step
 
     def score(self, mask: Mask) -> Score:
@@ -89,25 +121,20 @@ class FittedScorer(Scorer):
         after, steps = mask.computed[-1] + 1, self.calibration.steps
         before = self._before_last(mask)
         states = self.prefixes.at(before)
-        every = self._equations(states, after, steps)
-        rows = [self._solve(equations, every[-1]) for equations in every]
-        errors = [tuple(equations.errors(row).tolist()) for equations, row in zip(every, rows, strict=True)]
-        last = self._made(after - 1, steps, rows[-1])
-        rows_and_noise = _rows((*before, last))
-        return self.scored(mask, self.prefixes.finals(states, last), (*[None] * after, *errors), *rows_and_noise)
+        looks = self._looks(states)
+        every = self._equations(states, after, steps, looks)
+        found = [self._solve(equations, every[-1], states) for equations in every]
+        errors = [tuple(equations.errors(weights).tolist()) for equations, weights in zip(every, found, strict=True)]
+        last = self._made(after - 1, steps, found[-1], states, looks)
+        arrivals = (*[None] * after, *errors)
+        return self.scored(mask, self.prefixes.finals(states, last), arrivals, (*before, last))
 
-    def rows(self, mask: Mask) -> Rows:
-        """The blend weights of a mask, one row per computed step: the newest output's, then those before it."""
-        rows, _, _ = self.fit(mask)
-        return rows
-
-    def fit(self, mask: Mask) -> tuple[Rows, tuple[float, ...] | None, tuple[float, ...]]:
-        """The blend weights of a mask, those of the noise if it has some, and each sample's loss with them."""
+    def fit(self, mask: Mask) -> Score:
+        """What is fitted for a mask, and each sample's loss with it; without the arrivals, which cost time."""
         before = self._before_last(mask)
         states = self.prefixes.at(before)
         last = self._stretch(states, mask.computed[-1], self.calibration.steps)
-        losses = self.calibration.checked_losses(mask, self.prefixes.finals(states, last))
-        return (*_rows((*before, last)), losses)
+        return self.scored(mask, self.prefixes.finals(states, last), (), (*before, last), pictures=False)
 
     def _before_last(self, mask: Mask) -> tuple[Stretch, ...]:
         """The fitted stretches of a mask, without the last."""
@@ -121,29 +148,52 @@ class FittedScorer(Scorer):
 
     def _stretch(self, states: list[State], step: int, end: int) -> Stretch:
         """The stretch from where the runs are to a step, with the best blend."""
-        steps = self.calibration.steps
-        (equations,) = self._equations(states, end, end)
-        to_end = equations if self.target == "next" else self._equations(states, steps, steps)[0]
-        return self._made(step, end, self._solve(equations, to_end))
+        steps, looks = self.calibration.steps, self._looks(states)
+        (equations,) = self._equations(states, end, end, looks)
+        to_end = equations if self.target == "next" else self._equations(states, steps, steps, looks)[0]
+        return self._made(step, end, self._solve(equations, to_end, states), states, looks)
 
-    def _made(self, step: int, end: int, row: tuple[float, ...]) -> Stretch:
-        return Stretch(step, end, row[:-1], row[-1]) if self.noise else Stretch(step, end, row)
+    def _kinds(self, states: list[State]) -> tuple[int, ...]:
+        """How many weights there are of outputs, of the branch and of the noise."""
+        outputs = min(len(states[0].outputs), self.form.outputs)
+        return (outputs, outputs if self.form.apart else 0, 1) if self.form.noise else (outputs,)
 
-    def _solve(self, equations: Equations, to_end: Equations) -> tuple[float, ...]:
+    def _solve(self, equations: Equations, to_end: Equations, states: list[State]) -> tuple[float, ...]:
         aimed_at = equations if self.target == "next" else to_end
-        return aimed_at.solve(self.ridge, self.balance, -1 if self.noise else None)
+        kinds = [kind for kind in self._kinds(states) if kind]
+        return aimed_at.solve(self.form.ridge, self.balance, kinds, self.form.slopes)
 
-    def _equations(self, states: list[State], first: int, last: int) -> list[Equations]:
+    def _made(
+        self, step: int, end: int, weights: tuple[float, ...], states: list[State], looks: _Looks | None
+    ) -> Stretch:
+        """The stretch that goes by the weights that were found."""
+        kinds = self._kinds(states)
+        if not self.form.noise:
+            return Stretch(step, end, weights)
+        outputs, terms = kinds[0], sum(kinds)
+        slopes = torch.tensor(weights[terms:], dtype=torch.float64).reshape(-1, terms).T.tolist()
+        features = None if looks is None else looks.features.model_copy(update={"slopes": slopes})
+        row = Row(outputs=weights[:outputs], branch=weights[outputs : terms - 1], noise=weights[terms - 1])
+        return Stretch.of(step, end, row.model_copy(update={"features": features}) if features else row)
+
+    def _looks(self, states: list[State]) -> _Looks | None:
+        """What is known of the samples, if the weights look at them."""
+        if not self.form.features or len(states[0].outputs) < 2:
+            return None
+        return _Looks.of(torch.cat([features_of(unpark(state).outputs).double().cpu() for state in states]))
+
+    def _equations(self, states: list[State], first: int, last: int, looks: _Looks | None) -> list[Equations]:
         """What is known of the stretches to the steps from `first` to `last`: how each output moves each sample."""
         parts: list[list[Equations]] = [[] for _ in range(first, last + 1)]
         for number, parked in enumerate(states):
             teacher, state = self.calibration.trajectory(number), unpark(parked)
-            reach = self._in_one_go if self.noise else self._by_the_solver
+            reach = self._in_one_go if self.form.noise else self._by_the_solver
             ends = enumerate(reach(number, state, first, last), first)
             for part, (end, (here, moves)) in zip(parts, ends, strict=True):
                 missing = (teacher[end].to(here) - here).flatten(1)
                 part.append(Equations.of(moves, missing))
-        return [Equations.join(part) for part in parts]
+        joined = [Equations.join(part) for part in parts]
+        return joined if looks is None else [equations.looking_at(looks.known) for equations in joined]
 
     def _by_the_solver(self, number: int, state: State, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
         """For each end where a sample is if nothing moves it, and how far each output does, shape [N, q, size]."""
@@ -154,15 +204,27 @@ class FittedScorer(Scorer):
             yield here, torch.stack([(each[at].x.double() - here).flatten(1) for each in moved], 1)
 
     def _in_one_go(self, number: int, state: State, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same for a stretch without a solver, which the noise may move as well (F13)."""
+        """The same for a row, which the branch and the noise may move as well (F12, F13)."""
         assert state.start is not None
-        start, outputs = state.start.double().flatten(1), [v.double().flatten(1) for v in state.outputs]
+        outputs, branch, _ = self._kinds([state])
+        velocities = [v.double().flatten(1) for v in (*state.outputs[:outputs], *state.branch[:branch])]
+        start = state.start.double().flatten(1)
         for end in range(first, last + 1):
             stretch = Stretch(state.step, end).on(self.calibration.moves(number))
-            yield stretch.keep * state.x.double(), torch.stack([*(stretch.push * v for v in outputs), start], 1)
+            yield stretch.keep * state.x.double(), torch.stack([*(stretch.push * v for v in velocities), start], 1)
 
 
-def _rows(stretches: Sequence[Stretch]) -> tuple[Rows, tuple[float, ...] | None]:
-    """The weights of outputs and of the noise, one row per stretch."""
-    noise = tuple(stretch.noise for stretch in stretches if stretch.noise is not None)
-    return tuple(tuple(stretch.blend or ()) for stretch in stretches), noise or None
+@dataclass(frozen=True)
+class _Looks:
+    """What is known of the samples at a computed step."""
+
+    features: Features  # without slopes
+    known: Tensor  # [N, F], standardised
+
+    @classmethod
+    def of(cls, found: Tensor) -> _Looks:
+        """From the samples' features, shape [N, F]."""
+        spread = found.std(0, correction=0)
+        spread = torch.where(spread > SAME, spread, 1.0)  # what all samples agree in tells nothing
+        features = Features(middle=tuple(found.mean(0).tolist()), spread=tuple(spread.tolist()), slopes=())
+        return cls(features, standardised(found, features))

@@ -95,10 +95,11 @@ def weights(axes: Axes, rungs: Mapping[str, Policy]) -> None:
     """The blend of each reused stretch: a row per policy, and at each computed step its weights, newest first."""
     import numpy as np
 
-    most = max((len(row) for policy in rungs.values() for row in policy.weights or ()), default=1)
+    blends = [policy.weights or tuple(row.outputs for row in policy.rows or ()) for policy in rungs.values()]
+    most = max((len(row) for rows in blends for row in rows), default=1)
     table = np.full((len(rungs) * (most + 1) - 1, len(next(iter(rungs.values())).mask)), np.nan)
-    for place, policy in enumerate(rungs.values()):
-        rows = policy.weights or ((1.0,),) * policy.budget
+    for place, (policy, own) in enumerate(zip(rungs.values(), blends, strict=True)):
+        rows = own or ((1.0,),) * policy.budget
         for step, row in zip(policy.mask.computed, rows, strict=True):
             for age, weight in enumerate(row):
                 table[place * (most + 1) + age, step] = weight

@@ -8,8 +8,18 @@ from typing import Any
 import torch
 
 from budcache.errors import PipelineError
+from budcache.samples.samples import digest, is_own
 
-__all__ = ["merge"]
+__all__ = ["batches", "merge"]
+
+
+def batches(samples: Sequence[Mapping[str, Any]], size: int) -> list[list[Mapping[str, Any]]]:
+    """Samples in batches: those with the same settings together, in the order of the first of each."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for sample in samples:
+        settings = {name: value for name, value in sample.items() if not is_own(name, value)}
+        alike.setdefault(digest([settings]) if size > 1 else "", []).append(sample)
+    return [group[begin : begin + size] for group in alike.values() for begin in range(0, len(group), size)]
 
 
 def merge(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -31,11 +41,11 @@ def merge(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _together(name: str, values: list[Any]) -> Any:
     first = values[0]
-    if isinstance(first, torch.Tensor) and first.ndim > 0:
+    if isinstance(first, torch.Tensor) and is_own(name, first):
         if len({value.shape[1:] for value in values}) > 1:
             raise PipelineError(f"{name} has another shape in each sample. Run the samples one at a time.")
         return torch.cat(values)
-    if isinstance(first, torch.Generator) or hasattr(first, "convert") or (isinstance(first, str) and "prompt" in name):
+    if is_own(name, first):
         return values
     for number, value in enumerate(values):
         if value != first:

@@ -9,7 +9,17 @@ from typing import Any
 
 from budcache.errors import SearchError
 
-__all__ = ["digest", "fresh", "seeded", "settings_of", "split", "take_samples"]
+__all__ = [
+    "are_mixed",
+    "digest",
+    "fresh",
+    "is_own",
+    "seeded",
+    "settings_of",
+    "settings_of_all",
+    "split",
+    "take_samples",
+]
 
 
 def take_samples(
@@ -50,6 +60,34 @@ def settings_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     """What of a sample's arguments a policy's origin has a field for."""
     fields = {"height": "height", "width": "width", "num_frames": "frames", "guidance_scale": "guidance"}
     return {ours: sample[theirs] for theirs, ours in fields.items() if sample.get(theirs) is not None}
+
+
+def settings_of_all(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same of all samples together; of numbers that differ the range."""
+    each = [settings_of(sample) for sample in samples]
+    found: dict[str, Any] = dict(each[0])
+    ranges: dict[str, tuple[float, float]] = {}
+    for name in dict.fromkeys(name for one in each for name in one):
+        values = [one[name] for one in each if name in one]
+        if len(values) < len(each) or min(values) != max(values):
+            found[name], ranges[name] = None, (float(min(values)), float(max(values)))
+    return found | ({"ranges": ranges} if ranges else {})
+
+
+def are_mixed(samples: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether samples were made with several settings: other sizes, guidance, scales of adapters."""
+    settings = [{name: value for name, value in sample.items() if not is_own(name, value)} for sample in samples]
+    return len({digest([each]) for each in settings}) > 1
+
+
+def is_own(name: str, value: Any) -> bool:
+    """Whether an argument is a sample's own, not a setting: prompts, pictures, tensors and generators."""
+    return (
+        (isinstance(value, str) and "prompt" in name)
+        or hasattr(value, "initial_seed")
+        or hasattr(value, "convert")
+        or getattr(value, "ndim", 0) > 0
+    )
 
 
 def digest(samples: Sequence[Mapping[str, Any]]) -> str:

@@ -27,13 +27,13 @@ from budcache.errors import PolicyError
 from budcache.mask import MAX_STEPS, Mask
 from budcache.wording import quote
 
-__all__ = ["Count", "MaskField", "Number", "Row", "Seed", "Settings", "Text", "Value"]
+__all__ = ["Count", "MaskField", "Number", "Numbers", "Seed", "Settings", "Text", "Value"]
 
 MAX_DEPTH = 8  # of a scheduler's settings, which are flat in practice
 
 # bool is an int and "1" is nearly one; neither is a noise level.
 Number = Annotated[float, Strict(), AllowInfNan(False)]
-Row = Annotated[tuple[Number, ...], Field(fail_fast=True)]
+Numbers = Annotated[tuple[Number, ...], Field(fail_fast=True)]
 Count = Annotated[int, Strict(), Field(ge=0, le=10**15)]
 Seed = Annotated[int, Strict(), Field(ge=-(2**63), lt=2**64)]  # what torch takes
 Text = Annotated[str, Strict(), Field(max_length=4096)]

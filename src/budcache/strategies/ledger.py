@@ -18,12 +18,13 @@ from budcache.calibration.score import Score
 from budcache.errors import FileError, SearchError
 from budcache.events import Scored
 from budcache.mask import Mask
+from budcache.rows import Row
 from budcache.storage.journal import Journal
 from budcache.strategies.strategy import Ask, ScoreMany
 
 __all__ = ["Ledger", "read_history"]
 
-FORMAT = 2  # of a ledger's lines: the losses and arrivals of every sample
+FORMAT = 3  # of a ledger's lines: the losses and arrivals of every sample, and what was fitted
 
 
 class Ledger:
@@ -39,13 +40,13 @@ class Ledger:
         self.spent = 0  # sample-calls, by all the runs of this search before this one
         self.calls = 0  # sample-calls when the mask last asked for had been scored, now or in an earlier run
         self._calls_then: dict[tuple[str, Mask], int] = {}
-        self._journal = Journal(path, {"format": FORMAT, **search})
-        for entry in self._journal.entries:
+        self.journal = Journal(path, {"format": FORMAT, **search})
+        for entry in self.journal.entries:
             try:
                 self._read(entry)
             except (ValueError, TypeError, KeyError):
                 self.close()
-                raise self._journal.spoilt(entry) from None
+                raise self.journal.spoilt(entry) from None
 
     def remembering(self, score_many: ScoreMany, calls: Callable[[], int], reuse: str = "plain") -> ScoreMany:
         """A scoring function that asks the ledger first, and writes down what it did not know."""
@@ -59,7 +60,8 @@ class Ledger:
                     found = next(fresh)
                     self.calls = self.spent + calls()
                     entry = {"mask": str(mask), "phase": ask.phase, "reuse": reuse, "calls": self.calls}
-                    self._journal.write(entry | asdict(found))
+                    rows = found.rows and [row.model_dump(mode="json", exclude_none=True) for row in found.rows]
+                    self.journal.write(entry | asdict(found) | {"rows": rows})
                     self.known[key] = found
                 self.calls = self._calls_then.get(key, self.calls)
                 yield self.known[key]
@@ -69,22 +71,26 @@ class Ledger:
     def note(self, calls: int) -> None:
         """Write down what this run has spent in all: choosing comes after the last score."""
         if self.spent + calls > self.calls:
-            self._journal.write({"spent": self.spent + calls})
+            self.journal.write({"spent": self.spent + calls})
 
     def close(self) -> None:
         """Let go of the file."""
-        self._journal.close()
+        self.journal.close()
 
     def _read(self, entry: dict[str, Any]) -> None:
+        if "newton" in entry:  # of an alignment at the end of the search; it reads them itself
+            self.spent = max(self.spent, int(entry["calls"]))
+            return
         if "spent" in entry:
             self.spent = max(self.spent, int(entry["spent"]))
             return
         key = str(entry.get("reuse", "plain")), Mask.parse(entry["mask"])
         arrivals = [None if errors is None else tuple(map(float, errors)) for errors in entry["arrivals"]]
-        rows = entry.get("rows") and tuple(tuple(map(float, row)) for row in entry["rows"])
-        noise, ratios = (entry.get(name) and tuple(map(float, entry[name])) for name in ("noise", "ratios"))
+        weights = entry["weights"] and tuple(tuple(map(float, row)) for row in entry["weights"])
+        rows = entry["rows"] and tuple(Row.model_validate(row) for row in entry["rows"])
+        ratios = entry["ratios"] and tuple(map(float, entry["ratios"]))
         losses = tuple(map(float, entry["losses"]))
-        self.known[key] = Score(losses, tuple(arrivals), rows or None, noise or None, ratios or None)
+        self.known[key] = Score(losses, tuple(arrivals), weights or None, rows or None, ratios or None)
         self._calls_then[key] = int(entry["calls"])
         self.spent = max(self.spent, int(entry["calls"]))
 
@@ -101,7 +107,7 @@ def read_history(path: str | os.PathLike[str]) -> list[Scored]:
                 f"{path} is the ledger of an alignment, not of a search. Show the policy that came of it, or align "
                 "with --plot."
             )
-        return [_scored(entry) for entry in entries[1:] if "spent" not in entry]
+        return [_scored(entry) for entry in entries[1:] if "mask" in entry]
     except SearchError:
         raise
     except OSError as error:

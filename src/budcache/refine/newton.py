@@ -1,0 +1,173 @@
+"""Alignment without gradients (F14): one damped Gauss-Newton step on all weights of a fitted policy at once.
+
+A fit goes from stretch to stretch and never looks back. Here each weight is moved a little, the calls behind it are
+made again, and the change of the final latents is a column of the Jacobian. Forward runs only, at the memory of
+inference: so it works for compiled, quantised, offloaded and video models, for which Algorithm 3 is too costly.
+
+What is made small is the samples' mean error in decibels: each sample counts by the inverse of its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from budcache.calibration.calibration import Calibration
+from budcache.errors import SearchError
+from budcache.numerics.memory import park, unpark
+from budcache.numerics.rollout import State, compute, levels_of, reuse
+from budcache.numerics.solvers import Solver, first_order
+from budcache.plan import Plan, Stretch
+from budcache.policy import Policy
+from budcache.refine.equations import Equations
+
+__all__ = ["STEPS", "GaussNewton"]
+
+STEPS = (1.0, 0.5, 0.25)  # lengths of a step that are tried, on true losses
+DAMPING = 1e-3  # of the squared size of a column
+# How far a weight is moved for its column: so far that the sample moves by this share of its stretch. Measured on
+# tiny-flux; half precision rounds smaller moves away (benchmarks/README.md).
+MOVE, COARSE_MOVE = 0.02, 0.1
+
+
+@dataclass(frozen=True)
+class Place:
+    """One weight of a policy: of which computed step, and the number in its row (outputs, branch, noise)."""
+
+    step: int
+    number: int
+
+
+class GaussNewton:
+    """The normal equations of all weights of a policy together, run by run, and the step that they lead to.
+
+    Args:
+        policy: a fitted one.
+        calibration: the samples to align on, with their teachers.
+        move: see `MOVE`; None chooses by the number format of the runs.
+    """
+
+    def __init__(self, policy: Policy, calibration: Calibration, move: float | None = None) -> None:
+        if not policy.is_blended:
+            raise SearchError(
+                f"the policy of {policy.budget} calls repeats outputs as they are, so it has no weights to align. Fit "
+                "it first."
+            )
+        calibration.check(policy.mask)
+        self.policy, self.calibration = policy, calibration
+        coarse = calibration.runs[0].noise.dtype in (torch.float16, torch.bfloat16)
+        self.move = move or (COARSE_MOVE if coarse else MOVE)
+        self._plan = Plan.of(policy, (), guided=calibration.is_guided)
+        self.places = [
+            Place(place, number) for place, stretch in enumerate(self._plan) for number in range(len(_weights(stretch)))
+        ]
+
+    def equations(self, number: int) -> Equations:
+        """What one run says: how each weight moves its final latents, and what these miss of the teacher's."""
+        columns, final = list(self._columns(number)), self._final
+        missing = (self.calibration.trajectory(number)[-1].double() - final.double()).flatten(1)
+        return Equations.of(torch.stack(columns, 1).double(), missing)
+
+    def stepped(self, equations: Sequence[Equations], length: float = 1.0) -> Policy:
+        """The policy after a step of some length towards the least error."""
+        together = Equations.join(equations)
+        changes = together.step(DAMPING)
+        stretches = list(self._plan)
+        for place, change in zip(self.places, changes, strict=True):
+            stretch = stretches[place.step]
+            stretches[place.step] = _changed(stretch, place.number, length * change)
+        return self._policy(stretches)
+
+    def _policy(self, stretches: Sequence[Stretch]) -> Policy:
+        if stretches[0].noise is None:
+            update: dict[str, object] = {"weights": tuple(stretch.blend for stretch in stretches)}
+        else:
+            name = "guided" if self.policy.guided is not None and self.calibration.is_guided else "rows"
+            update = {name: tuple(stretch.row for stretch in stretches)}
+        return self.policy.model_copy(update=update | {"quality": None})
+
+    def _columns(self, number: int) -> Iterator[Tensor]:
+        """How one run's final latents change with each weight; the states on the way are shared."""
+        walk = _Walk.of(self.calibration, number, self.policy, self._plan)
+        states = walk.states()
+        self._final = walk.end(states[-1], walk.stretches[-1])
+        for place in self.places:
+            stretch, state = walk.stretches[place.step], states[place.step]
+            here = walk.end(state, stretch)
+            by = self._by(walk, unpark(state), stretch, place.number, here)
+            moved = walk.run(state, _changed(stretch, place.number, by), place.step)
+            yield ((moved.double() - self._final.double()) / by).flatten(1).float()
+
+    def _by(self, walk: _Walk, state: State, stretch: Stretch, number: int, here: Tensor) -> float:
+        """How far to move a weight so that the sample moves by a share of its stretch."""
+        moved = walk.end(park(state), _changed(stretch, number, 1.0))
+        size = float((moved.double() - here.double()).norm())
+        whole = float((here.double() - state.x.cpu().double()).norm())
+        return self.move * whole / size if size > 0 and whole > 0 else self.move
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """One run under a policy, that can be left and taken up again at any of its computed steps."""
+
+    calibration: Calibration
+    number: int
+    stretches: tuple[Stretch, ...]
+    levels: Tensor
+    solver: Solver
+    outputs: int
+
+    @classmethod
+    def of(cls, calibration: Calibration, number: int, policy: Policy, plan: Plan) -> _Walk:
+        run = calibration.runs[number]
+        own = policy.sigmas is not None
+        levels = torch.tensor(policy.sigmas, dtype=run.sigmas.dtype) if own else run.sigmas
+        solver = run.solver(levels) if own else calibration.solver(number)
+        plan = replace(plan, levels=levels)
+        stretches = plan.stretches
+        if plan.is_linear:
+            moves = first_order(solver, levels_of(plan), run.noise.device) if own else calibration.moves(number)
+            stretches = tuple(stretch.on(moves) for stretch in stretches)
+        return cls(calibration, number, stretches, levels, solver, plan.outputs)
+
+    def states(self) -> list[State]:
+        """The state at each computed step, the model computed there; parked."""
+        run = self.calibration.runs[self.number]
+        states = [park(compute(run, State(run.noise, start=run.noise), self.levels, self.outputs))]
+        for stretch in self.stretches[:-1]:
+            states.append(park(compute(run, self._beyond(states[-1], stretch), self.levels, self.outputs)))
+        return states
+
+    def end(self, state: State, stretch: Stretch) -> Tensor:
+        """Where a stretch ends; no call is made."""
+        return self._beyond(state, stretch).x.cpu()
+
+    def run(self, state: State, stretch: Stretch, place: int) -> Tensor:
+        """The final latents from a computed step on, along another stretch than usual there."""
+        run = self.calibration.runs[self.number]
+        for following in self.stretches[place + 1 :]:
+            state = park(compute(run, self._beyond(state, stretch), self.levels, self.outputs))
+            stretch = following
+        return self.end(state, stretch)
+
+    def _beyond(self, state: State, stretch: Stretch) -> State:
+        run = self.calibration.runs[self.number]
+        return reuse(run, unpark(state), stretch, self.levels, self.solver)[-1]
+
+
+def _weights(stretch: Stretch) -> tuple[float, ...]:
+    assert stretch.blend is not None
+    return tuple(stretch.blend) if stretch.noise is None else (*stretch.blend, *stretch.branch, stretch.noise)
+
+
+def _changed(stretch: Stretch, number: int, by: float) -> Stretch:
+    """A stretch with one of its weights moved."""
+    weights = list(_weights(stretch))
+    weights[number] += by
+    if stretch.noise is None:
+        return replace(stretch, blend=tuple(weights))
+    outputs = len(stretch.blend or ())
+    return replace(stretch, blend=tuple(weights[:outputs]), branch=tuple(weights[outputs:-1]), noise=weights[-1])
