@@ -66,7 +66,15 @@ def searched(model, tmp_path_factory):
 def essence(path):
     """What a ladder says, but for what it cost."""
     return [
-        (str(rung.mask), rung.reuse, rung.weights, rung.sigmas, rung.quality, [line.gain for line in rung.refined])
+        (
+            str(rung.mask),
+            rung.reuse,
+            rung.weights,
+            rung.rows,
+            rung.sigmas,
+            rung.quality,
+            [line.gain for line in rung.refined],
+        )
         for rung in Ladder.load(path)
     ]
 
@@ -93,19 +101,19 @@ def test_search_writes_a_ladder_and_its_history(searched, model):
     assert {len(losses) for losses in known.values()} == {2}, "a loss for each sample"
     plain = {Mask.parse(mask): sum(losses) / 2 for mask, losses in known.items()}
     for rung in ladder:
-        if rung.weights is None:
+        if not rung.is_blended:
             assert rung.quality.calibration_loss == plain[rung.mask]
         else:
             best = min(loss for mask, loss in plain.items() if mask.budget == rung.budget)
             assert rung.quality.calibration_loss < best, "what was fitted is worse than the best plain mask"
-    assert any(rung.weights for rung in ladder)
+    assert any(rung.is_blended for rung in ladder)
     # The table: one line a rung, with its strip and its PSNR.
     for rung in ladder:
         strip = "".join("█" if bit else "·" for bit in rung.mask)
         (line,) = [line for line in done.stdout.splitlines() if strip in line]
         assert line.split()[0] == str(rung.budget)
         assert f"{rung.quality.psnr:.1f}" in line
-        assert ("blend" in line) == (rung.weights is not None)
+        assert ("blend" in line) == rung.is_blended
     assert f"found.json  {ladder.rungs[0].origin.calls} sample-calls" in done.stdout
     assert f"budcache generate {model} --policy found.json --budget 4" in done.stdout
     # What it will cost is said before the work begins, and how long that is behind the first full run.
@@ -315,7 +323,7 @@ def test_a_dry_run_takes_the_options_of_the_search(run_here, monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     usual = ["search", "no/such-model", "--steps", 12, "--budgets", "3,4", "-p", "a", "-p", "b", "--dry-run"]
     code, output, errors = run_here(*usual, "--plain", "--selection", 1, "--teacher-steps", 24)
-    told = budcache.estimate(steps=12, budgets=(3, 4), prompts=2, fit=False, selection=1, teacher_steps=24)
+    told = budcache.estimate(steps=12, budgets=(3, 4), prompts=2, refine="none", selection=1, teacher_steps=24)
     phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in told.phases)
     says = f"search: about {told.sample_calls} sample-calls (model calls times samples): {phases}\n"
     assert (code, output, errors) == (0, says, "")
@@ -696,7 +704,7 @@ def test_the_default_search_takes_paths_and_goes_on_where_it_was(model, run_here
     assert code == 0, errors
     ladder, before = Ladder.load("p.json"), essence("p.json")
     assert {rung.origin.strategy for rung in ladder} == {"paths"}
-    assert all(rung.weights and rung.quality.used_to_fit and rung.quality.samples == 2 for rung in ladder)
+    assert all(rung.is_blended and rung.quality.used_to_fit and rung.quality.samples == 2 for rung in ladder)
     assert "on new prompts expect several dB less" in " ".join(output.split())
     history = read_history("p.ledger.jsonl")
     assert {step.phase for step in history} == {"paths, fitted"}

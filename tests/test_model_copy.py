@@ -14,7 +14,7 @@ LADDER = Ladder.of([Policy(mask="1000"), BLEND])
 @pytest.mark.parametrize(
     ("value", "change", "says"),
     [
-        (BLEND, {"reuse": "residual"}, 'blend weights need reuse "output"'),
+        (BLEND, {"reuse": "residual"}, 'weights need reuse "output"'),
         (BLEND, {"mask": "1011"}, "3 computed steps need 3 rows of weights"),
         (BLEND, {"mask": "10"}, "2 steps need 3 sigmas, got 5"),
         (BLEND, {"weights": [[1.0]]}, "2 computed steps need 2 rows of weights, one a step, got 1"),

@@ -15,12 +15,15 @@ from pydantic import ValidationError
 from budcache import BudcacheError, FileError, Ladder, Mask, Origin, Policy, PolicyError, Quality, Refined
 from budcache.events import Scored
 from budcache.policy import Searched, load, parse
+from budcache.rows import Features, Row
 
 GOLDEN = Path(__file__).parent / "golden"
 POLICY_FILE, LADDER_FILE = GOLDEN / "policy-v2.json", GOLDEN / "ladder-v2.json"
 OLD_POLICY_FILE, OLD_LADDER_FILE = GOLDEN / "policy-v1.json", GOLDEN / "ladder-v1.json"  # read for ever
 GOLDEN_FILES = [POLICY_FILE, LADDER_FILE, OLD_POLICY_FILE, OLD_LADDER_FILE]
 POLICY, LADDER, OLD_POLICY, OLD_LADDER = (json.loads(file.read_bytes()) for file in GOLDEN_FILES)
+ROWS_FILE = GOLDEN / "rows-v2.json"
+ROWS_POLICY = json.loads(ROWS_FILE.read_bytes())
 KIND = {"policy": POLICY, "ladder": LADDER}
 
 
@@ -107,6 +110,7 @@ NUMBER = {"null", "integer", "negative", "fraction"}, st.none() | numbers
 SEED = {"null", "integer", "negative"}, st.none() | st.integers(-(2**63), 2**64 - 1)
 NAMES = {"list"}, st.lists(letters, max_size=3)
 SETTINGS = {"object"}, st.dictionaries(letters, plain, max_size=3)
+RANGES = {"object"}, st.dictionaries(st.sampled_from(["height", "guidance"]), st.tuples(numbers, numbers), max_size=2)
 VERSIONS = {"object"}, st.dictionaries(letters, letters, max_size=3)
 
 ORIGIN_FIELDS = {
@@ -121,6 +125,7 @@ ORIGIN_FIELDS = {
     "width": COUNT,
     "frames": COUNT,
     "guidance": NUMBER,
+    "ranges": RANGES,
     "prompts": COUNT,
     "prompts_hash": TEXT,
     "seed": SEED,
@@ -143,7 +148,7 @@ QUALITY_FIELDS = {
 REFINED_FIELDS = {"how": ({"text"}, letters), "prompts": COUNT, "calls": COUNT, "gain": NUMBER}
 ALLOWED = {  # every field of every file, by its path
     **{("policy", name): set() for name in ("kind", "version", "mask", "reuse", "weights")},
-    **{("policy", name): {"null"} for name in ("sigmas", "noise")},
+    **{("policy", name): {"null"} for name in ("sigmas", "guided")},
     **{("policy", name): {"null", "object"} for name in ("origin", "quality")},
     **{("policy", "origin", name): allowed for name, (allowed, _) in ORIGIN_FIELDS.items()},
     **{("policy", "quality", name): allowed for name, (allowed, _) in QUALITY_FIELDS.items()},
@@ -208,7 +213,10 @@ def test_golden_policy(file, budcache_version, newer):
     assert (policy.budget, policy.steps, policy.reuse) == (5, 10, "output")
     assert policy.sigmas == (1.0, 0.9659, 0.9265, 0.8804, 0.8258, 0.7601, 0.6796, 0.5785, 0.4478, 0.2725, 0.0)
     assert policy.weights == ((1.0,), (1.125, -0.125), (1.5, -0.625, 0.125), (1.3125, -0.3125), (0.96875,))
-    assert policy.noise == ((0.0, 0.015625, -0.0078125, 0.0, 0.00390625) if newer else None)
+    assert policy.rows is None
+    assert (policy.guided is not None) == bool(newer)
+    if policy.guided:
+        assert policy.guided[1] == Row(outputs=(1.125, -0.125), branch=(-0.25, 0.25), noise=0.015625)
     assert dict(policy.origin) == {
         "model": "black-forest-labs/FLUX.1-dev",
         "pipeline": "FluxPipeline",
@@ -227,6 +235,7 @@ def test_golden_policy(file, budcache_version, newer):
         "width": 768,
         "frames": 1,
         "guidance": 3.5,
+        "ranges": {"height": (512.0, 1024.0)} if newer else {},
         "prompts": 8,
         "prompts_hash": "2c26b46b68ffc68f",
         "seed": -7,
@@ -251,6 +260,15 @@ def test_golden_policy(file, budcache_version, newer):
         Refined(how="fit", prompts=32, calls=1056, gain=4.75),
         Refined(how="align, joint", prompts=100, calls=9600, gain=0.125),
     )
+
+
+def test_golden_rows(tmp_path):
+    policy = load(ROWS_FILE)
+    first, second, last = policy.rows
+    assert (first, second) == (Row(outputs=[1.0]), Row(outputs=(1.125, -0.125), noise=0.015625))
+    assert last.features.slopes[-1] == (0.0, 0.0, 0.015625)
+    assert policy.reuse_text == "blend 3+ f"
+    assert json.loads(policy.save(tmp_path / "again.json").read_text()) == ROWS_POLICY
 
 
 def test_a_policy_of_version_1_is_written_as_one_of_version_2(tmp_path):
@@ -307,7 +325,9 @@ def test_golden_files_survive_saving(file, tmp_path):
 
 
 def test_the_golden_policy_has_every_field():
-    assert set(POLICY) == set(Policy.model_fields)
+    assert set(POLICY) | set(ROWS_POLICY) == set(Policy.model_fields)  # weights and rows exclude each other
+    assert set(ROWS_POLICY["rows"][-1]) | {"branch"} == set(Row.model_fields)
+    assert set(ROWS_POLICY["rows"][-1]["features"]) == set(Features.model_fields)
     assert set(POLICY["origin"]) == set(Origin.model_fields) == set(ORIGIN_FIELDS)
     assert set(POLICY["quality"]) == set(Quality.model_fields) == set(QUALITY_FIELDS)
     assert all(set(line) == set(Refined.model_fields) == set(REFINED_FIELDS) for line in POLICY["refined"])
@@ -1003,7 +1023,7 @@ def test_a_file_does_not_say_how_a_ladder_came_about(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"reuse": "residual"}, "blend weights need reuse"),
+        ({"reuse": "residual"}, "weights need reuse"),
         ({"mask": "100"}, "1 computed steps need 1 rows"),
         ({"sigmas": (1.0, 0.0)}, "3 steps need 4 sigmas, got 2"),
         ({"quality": {"psnr": "high"}}, "quality.psnr is 'high'"),

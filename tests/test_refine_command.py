@@ -57,7 +57,7 @@ def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, p
     output, errors = worked(run_here("fit", "plain.json", *PROMPTS, "--plot", "weights.png"))
     fitted = Ladder.load("plain.fit.json")
     assert fitted == budcache.fit(pipe, Ladder.load("plain.json"), prompts=TEXTS)
-    assert all(rung.weights for rung in fitted) and fitted[2].refined[0].gain > 1  # a model that was trained
+    assert all(rung.is_blended for rung in fitted) and fitted[2].refined[0].gain > 1  # a model that was trained
     assert beside(errors, "fit") == ["drawn to weights.png"]
     assert (folder / "weights.png").read_bytes().startswith(PNG)
     lines = output.splitlines()
@@ -176,7 +176,7 @@ def test_search_fits_unless_it_is_told_not_to(folder, run_here):
     assert "blend" not in output and "refined by" not in output
     assert "PSNR in decibels to the run of 6 steps: mean on 1 sample" in one_line(output)
     output, _ = worked(run_here(*usual, "--out", "fitted.json", "--teacher-steps", 12))
-    assert all(rung.weights for rung in Ladder.load("fitted.json"))
+    assert all(rung.is_blended for rung in Ladder.load("fitted.json"))
     assert "blend" in output and "2 fit 4 " in one_line(output)
     assert "PSNR in decibels to the run of 12 steps" in one_line(output)
     # A limit that only the second climb meets is said, too.

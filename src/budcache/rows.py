@@ -9,9 +9,9 @@ on the sample: each is `weight + sum_f slope_f phi_f`, with phi what the outputs
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from budcache.storage.schema import Number, Numbers, Value
 
@@ -56,6 +56,10 @@ class Row(Value):
     branch: Annotated[Numbers, Field(max_length=MAX_BLEND)] = ()
     noise: Number = 0.0
     features: Features | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value not in (None, [], ())}
 
     def _check(self) -> None:
         if self.features is not None and len(self.features.slopes) != len(self.weights):

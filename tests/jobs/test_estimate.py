@@ -106,7 +106,7 @@ def test_an_estimate_is_the_sum_of_its_phases():
     assert [phase.name for phase in told.phases] == ["full runs", "searching", "searching, fitted", "choosing"]
     assert told.sample_calls == sum(phase.sample_calls for phase in told.phases)
     assert told.phases[0] == Phase("full runs", 3 * 8)
-    assert [phase.name for phase in budcache.estimate(steps=8, budgets=4, prompts=2, fit=False).phases] == [
+    assert [phase.name for phase in budcache.estimate(steps=8, budgets=4, prompts=2, refine="none").phases] == [
         "full runs",
         "searching",
     ]

@@ -87,9 +87,10 @@ def test_on_a_pipeline_too_the_loss_is_that_of_following_the_weights(name):
         known = calibration(stack, entry(name), TEXTS[:2], 0)
         for fitted in (FittedScorer(known), FittedScorer(known, memory=10**9)):
             for mask in map(Mask.parse, ("110100", "100100", "110101")):
-                rows, _, found = fitted.fit(mask)
-                assert found == fitted.score(mask).losses == losses(known, Policy(mask=mask, weights=rows))
-                assert rows == fitted.rows(mask)
+                found, scored = fitted.fit(mask), fitted.score(mask)
+                policy = Policy(mask=mask, weights=found.weights)
+                assert found.losses == scored.losses == losses(known, policy)
+                assert found.weights == scored.weights
 
 
 # In a search
@@ -98,24 +99,24 @@ def test_on_a_pipeline_too_the_loss_is_that_of_following_the_weights(name):
 def test_a_search_fits_its_policies_and_says_what_that_was_worth():
     ladder = searched()
     assert ladder.budgets == BUDGETS
-    assert any(rung.weights for rung in ladder)
+    assert any(rung.is_blended for rung in ladder)
     with ExitStack() as stack:
         known = calibration(stack, FLUX, TEXTS[:3], 0)
         judge = calibration(stack, FLUX, TEXTS[3:], 3)
         for rung in ladder:
             (line,) = rung.refined
-            assert line.how == ("fit" if rung.weights else "fit, no gain")
+            assert line.how == ("fit" if rung.is_blended else "fit, no gain")
             assert (line.prompts, rung.quality.samples) == (4, 1)
             assert line.calls > 0 and line.gain is not None
             assert rung.quality.loss == loss(judge, rung)
-            if rung.weights:
-                settings = [FittedScorer(known, outputs=q, ridge=ridge).rows(rung.mask) for q, ridge in SETTINGS]
+            if rung.is_blended:
+                settings = [FittedScorer(known, outputs=q, ridge=ridge).fit(rung.mask).weights for q, ridge in SETTINGS]
                 assert rung.weights in settings
                 assert rung.quality.calibration_loss == loss(known, rung)
 
 
 def test_finalists_come_from_both_climbs_and_the_best_on_other_prompts_is_taken():
-    ladder, plain = searched(), search(fit=False)
+    ladder, plain = searched(), search(refine="none")
     without, fitted = scored(ladder, fitted=False), scored(ladder, fitted=True)
     assert without == scored(plain, fitted=False)
     assert len(without) == ASKED and not scored(plain, fitted=True)
@@ -128,7 +129,7 @@ def test_finalists_come_from_both_climbs_and_the_best_on_other_prompts_is_taken(
             assert best(without, budget)[0] in fitted
             masks = [*best(fitted, budget, 3), best(without, budget)[0], Mask.uniform(STEPS, budget)]
             assert ladder[budget].mask in masks
-            field = [Policy(mask=mask, weights=rows) for mask in masks for rows in (None, scorer.rows(mask))]
+            field = [Policy(mask=mask, weights=rows) for mask in masks for rows in (None, scorer.fit(mask).weights)]
             assert ladder[budget].quality.loss <= min(judge.losses(policy)[0] for policy in field)
         for mask, found in fitted.items():
             assert scorer.score(mask).loss == found
@@ -136,7 +137,7 @@ def test_finalists_come_from_both_climbs_and_the_best_on_other_prompts_is_taken(
 
 def test_what_a_fitted_search_finds_is_what_is_served(tmp_path):
     ladder, pipe = search(prompts=TEXTS[:1]), pipeline("flux")
-    assert all(rung.weights for rung in ladder)  # nothing to choose by, so the fit is taken
+    assert all(rung.is_blended for rung in ladder)  # nothing to choose by, so the fit is taken
     path = ladder.save(tmp_path / "flux.ladder.json")
     assert Ladder.load(path) == ladder
     full = latents(FLUX, pipe, num_inference_steps=STEPS)
@@ -184,7 +185,7 @@ def test_a_strategy_without_a_ladder_is_fitted_where_it_ended():
 
 
 def test_residual_reuse_cannot_be_fitted_and_is_not_unless_asked_for():
-    refused('only reuse="output" can be fitted', search, reuse="residual", fit=True)
+    refused('only reuse="output" can be fitted', search, reuse="residual", refine="fit")
     ladder = search(reuse="residual", prompts=TEXTS[:1], budgets=[2])
     assert not scored(ladder, fitted=True)
     assert ladder[2].weights is None and ladder[2].refined == ()
@@ -206,9 +207,9 @@ def test_a_fitted_ladder_is_never_worse_on_the_samples_it_was_chosen_by(name):
         judge = calibration(stack, kind, TEXTS[3:], 3)
         for before, rung in zip(plain, ladder, strict=True):
             assert rung.quality.loss == loss(judge, rung) <= loss(judge, before)
-            assert rung.refined[0].how == ("fit" if rung.weights else "fit, kept as it was")
+            assert rung.refined[0].how == ("fit" if rung.is_blended else "fit, kept as it was")
             assert rung.weights is None or rung.quality.calibration_loss == pytest.approx(loss(known, rung), rel=1e-12)
-    assert any(rung.weights for rung in ladder)
+    assert any(rung.is_blended for rung in ladder)
     # What is better already is not given up for what this fit alone would find.
     again = budcache.fit(pipeline(name), ladder, prompts=TEXTS, outputs=[1], ridges=[10.0], call=shared(kind))
     for before, rung in zip(ladder, again, strict=True):
@@ -267,7 +268,7 @@ def psnr_to(pictures, policy, seed, text, steps):
 
 @pytest.mark.parametrize("fit", [True, False], ids=["fitted", "plain"])
 def test_a_search_may_imitate_a_run_of_more_steps(fit):
-    (rung,) = search(teacher_steps=4 * STEPS, fit=fit, budgets=[3])
+    (rung,) = search(teacher_steps=4 * STEPS, refine="fit" if fit else "none", budgets=[3])
     assert (rung.steps, rung.budget, rung.origin.teacher_steps) == (STEPS, 3, 4 * STEPS)
     assert rung.quality.psnr == pytest.approx(psnr_to(pipeline("flux"), rung, 3, TEXTS[3], 4 * STEPS), abs=1e-2)
     assert rung.quality.psnr != pytest.approx(psnr_to(pipeline("flux"), rung, 3, TEXTS[3], STEPS), abs=0.1)
@@ -299,7 +300,7 @@ def test_a_teacher_that_cannot_teach_is_refused():
 
 
 def test_the_same_number_of_steps_is_no_other_teacher():
-    same = search(teacher_steps=STEPS, strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], fit=False)
-    usual = search(strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], fit=False)
+    same = search(teacher_steps=STEPS, strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], refine="none")
+    usual = search(strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], refine="none")
     assert same.searched.history == usual.searched.history
     assert same.searched.calls == usual.searched.calls

@@ -54,10 +54,14 @@ def test_first_the_mask_is_chosen_and_then_its_fit(known):
     plain, chosen = best_fit(fitters, judge, [*POLICIES, Policy(mask=MASKS[0])])
     fitted = [list(fitter.fitted) for fitter in fitters]
     assert plain == min(POLICIES, key=lambda policy: loss(judge, policy))
-    by_first = [Policy(mask=mask, weights=fitters[0].rows(mask)) for mask in MASKS]
+    by_first = [Policy(mask=mask, weights=fitters[0].fit(mask).weights) for mask in MASKS]
     best_mask = min([plain, *by_first], key=lambda policy: loss(judge, policy)).mask
     assert fitted == [MASKS, [best_mask], [best_mask]]  # each mask once
-    tried = [plain, *by_first, *(Policy(mask=best_mask, weights=fitter.rows(best_mask)) for fitter in fitters[1:])]
+    tried = [
+        plain,
+        *by_first,
+        *(Policy(mask=best_mask, weights=fitter.fit(best_mask).weights) for fitter in fitters[1:]),
+    ]
     assert loss(judge, chosen) == min(loss(judge, policy) for policy in tried)
     assert chosen.weights is not None
 
@@ -65,10 +69,10 @@ def test_first_the_mask_is_chosen_and_then_its_fit(known):
 def test_what_is_chosen_tells_the_loss_that_it_was_fitted_with(known):
     fitter = FittedScorer(known)
     _, chosen = best_fit([fitter], judging(), POLICIES[:1])
-    rows, _, losses = fitter.fit(MASKS[0])
-    assert chosen.weights == rows
-    assert chosen.quality == Quality(calibration_loss=mean(losses))
-    assert mean(losses) == mean(known.losses(known.finals(chosen)))
+    found = fitter.fit(MASKS[0])
+    assert chosen.weights == found.weights
+    assert chosen.quality == Quality(calibration_loss=found.loss)
+    assert found.loss == mean(known.losses(known.finals(chosen)))
 
 
 def test_a_fit_that_does_not_help_is_left_out(known):

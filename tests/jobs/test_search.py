@@ -101,7 +101,7 @@ def refused(says, error=SearchError, **more):
 
 def test_a_ladder_with_a_rung_for_each_budget(pipe):
     ladder = budcache.search(
-        pipe, steps=STEPS, budgets=BUDGETS, prompts=TEXTS, strategy="ladder", fit=False, call=SHARED
+        pipe, steps=STEPS, budgets=BUDGETS, prompts=TEXTS, strategy="ladder", refine="none", call=SHARED
     )
     assert isinstance(ladder, Ladder)
     assert ladder.budgets == BUDGETS
@@ -319,12 +319,16 @@ def test_masks_alone_are_polished_if_asked_for(pipe, reuse):
 
 
 def test_without_samples_to_judge_by_a_fit_says_so(pipe):
-    ladder = search(pipe, fit=True, prompts=TEXTS[:2], selection=0)
+    ladder = search(pipe, refine="fit", prompts=TEXTS[:2], selection=0)
     for rung in ladder:
         (line,) = rung.refined
-        assert (line.how, line.prompts, line.gain) == ("fit, not held out" if rung.weights else "fit, no gain", 2, None)
+        assert (line.how, line.prompts, line.gain) == (
+            "fit, not held out" if rung.is_blended else "fit, no gain",
+            2,
+            None,
+        )
         assert rung.quality.calibration_loss <= scored(ladder)[best(ladder, rung.budget)[0]]
-    assert any(rung.weights for rung in ladder)
+    assert any(rung.is_blended for rung in ladder)
 
 
 def test_too_large_a_search_is_refused_before_anything_is_run(pipe):
@@ -389,7 +393,7 @@ def test_a_ledger_is_written_and_gone_on_with(pipe, tmp_path):
 
 def test_a_ledger_names_its_phases_as_the_history_does(pipe, tmp_path):
     path = tmp_path / "a.ledger.jsonl"
-    ladder = search(pipe, fit=True, prompts=TEXTS[:1], ledger=path, budgets=[2])
+    ladder = search(pipe, refine="fit", prompts=TEXTS[:1], ledger=path, budgets=[2])
     fresh = [step for step in ladder.searched.history if step.new]
     assert read_history(path) == fresh
     assert {step.phase for step in fresh} == {"ladder", "ladder, fitted"}
@@ -563,10 +567,10 @@ def test_the_pipeline_is_left_as_it_was(reuse, ending):
     attributes, scheduler = dict(vars(pipe)), pipe.scheduler
     settings = json.dumps(dict(scheduler.config), default=str)
     if ending == "well":
-        search(pipe, reuse=reuse, fit=None, prompts=TEXTS[:2], selection=1, budgets=[2])
+        search(pipe, reuse=reuse, refine=None, prompts=TEXTS[:2], selection=1, budgets=[2])
     else:
         with pytest.raises(SearchError, match="before any budget was reached"):
-            search(pipe, reuse=reuse, fit=None, prompts=TEXTS[:2], limits=Limits(evaluations=1))
+            search(pipe, reuse=reuse, refine=None, prompts=TEXTS[:2], limits=Limits(evaluations=1))
     assert pipe.scheduler is scheduler
     assert vars(pipe).keys() == attributes.keys()
     assert all(vars(pipe)[name] is value for name, value in attributes.items())

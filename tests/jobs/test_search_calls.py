@@ -68,9 +68,9 @@ def test_a_search_counts_every_call_that_its_network_gets(zoo, options):
 def test_the_finalists_are_each_run_once_and_decoded_for_nothing(zoo, budget):
     """One mask, so that all can be counted by hand; the first step was computed when the pipeline was opened."""
     on, aside, each = 3, 1, budget - 1
-    plain, calls = searched(zoo, budgets=budget, strategy="uniform", fit=False)
+    plain, calls = searched(zoo, budgets=budget, strategy="uniform", refine="none")
     assert calls == (on + aside) * STEPS + on * each + aside * each
-    fitted, calls = searched(zoo, budgets=budget, strategy="uniform", fit=True)
+    fitted, calls = searched(zoo, budgets=budget, strategy="uniform", refine="fit")
     # With plain and fitted reuse; then three other fits, made on the one part of the samples and tried on the other,
     # where what they agree on so far is shared: a first row of one output is the same in all of them.
     assert (on + aside) * STEPS + on * each * 5 <= calls <= (on + aside) * STEPS + (on + aside) * each * (2 + 3)
@@ -79,7 +79,7 @@ def test_the_finalists_are_each_run_once_and_decoded_for_nothing(zoo, budget):
 
 def test_a_judgement_by_pixels_costs_no_more_calls_than_one_by_latents(zoo):
     by_latents, by_pixels = (
-        searched(zoo, strategy="uniform", fit=False, objective=objective)[1] for objective in ("latent", "pixel")
+        searched(zoo, strategy="uniform", refine="none", objective=objective)[1] for objective in ("latent", "pixel")
     )
     assert by_latents == by_pixels
 

@@ -46,7 +46,8 @@ def opened(kind: Entry, pipe: Any, seed: int = 0, **more: Any) -> PipelineModel:
 def follow(model: PipelineModel, policy: Policy) -> torch.Tensor:
     """Equation 2 through the seam: a policy's plan, rolled out on an open run."""
     sigmas = None if policy.sigmas is None else torch.tensor(policy.sigmas)
-    plan = Plan.of(policy, model.sigmas if sigmas is None else sigmas, model.begin)
+    guided = model.conditional is not None
+    plan = Plan.of(policy, model.sigmas if sigmas is None else sigmas, model.begin, guided=guided)
     return rollout(model, model.noise, plan, model.solver(sigmas))
 
 

@@ -27,7 +27,7 @@ each_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
 def fit(known, mask, **options):
-    return FittedScorer(known, **options).rows(mask)
+    return FittedScorer(known, **options).fit(mask).weights
 
 
 def losses(known, mask, rows=None):
@@ -126,7 +126,7 @@ def test_scores_do_not_depend_on_what_is_remembered(solver, asked, bound):
         score = none_kept.score(mask)
         assert all_kept.score(mask) == score
         assert some_kept.score(mask) == score
-        assert all_kept.rows(mask) == none_kept.rows(mask) == some_kept.rows(mask)
+        assert all_kept.fit(mask).weights == none_kept.fit(mask).weights == some_kept.fit(mask).weights
         assert some_kept.prefixes._memory.size <= bound
 
 
@@ -137,9 +137,9 @@ def test_scores_do_not_depend_on_what_is_remembered(solver, asked, bound):
 def test_the_loss_is_that_of_following_the_weights(solver, target, mask, outputs, balance):
     known = Calibration([Toy(0, 2, solver), Toy(1, 1, solver)])
     fitted = FittedScorer(known, outputs=outputs, balance=balance, target=target)
-    rows, _, found = fitted.fit(mask)
-    assert fitted.score(mask).losses == found == losses(known, mask, rows)
-    assert rows == fitted.rows(mask)
+    found = fitted.fit(mask)
+    assert fitted.score(mask).losses == found.losses == losses(known, mask, found.weights)
+    assert fitted.score(mask).weights == found.weights and found.rows is None
 
 
 @each_solver
@@ -154,7 +154,7 @@ def test_arrivals_are_those_of_really_following_the_fitted_stretch(solver, targe
     for step in range(reached, STEPS + 1):
         # The stretch to a step is the one that is fitted where that step is the next to be computed.
         there = mask if step == STEPS else Mask.of(STEPS, {*mask.computed, step})
-        policy, errors = Policy(mask=mask, weights=fitted.rows(there)[: mask.budget]), []
+        policy, errors = Policy(mask=mask, weights=fitted.fit(there).weights[: mask.budget]), []
         for number, run in enumerate(known.runs):
             x = rollout(run, run.noise, Plan.of(policy, run.sigmas, 0, step), solver)
             errors += (x - known.trajectory(number)[step]).square().mean(1).tolist()
@@ -206,7 +206,7 @@ def test_every_search_works_with_fitted_reuse(plan, solver):
     (best,) = found.best(5)
     loss = found.scores[best].loss
     assert loss == min(step.loss for step in found.history if step.mask.budget == 5)
-    assert found.scores[best].losses == losses(known, best, fitted.rows(best))
+    assert found.scores[best].losses == losses(known, best, fitted.fit(best).weights)
     assert loss < 0.5 * plain.scores[plain.best(5)[0]].loss
 
 

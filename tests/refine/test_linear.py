@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -17,8 +19,10 @@ from budcache.calibration.judge import Judge
 from budcache.numerics.solvers import dpmpp2m, euler, first_order
 from budcache.plan import Plan, Stretch
 from budcache.refine.fit import FittedScorer
+from budcache.rows import Row
 
 MASK = Mask.parse("101001000100")
+FLAT = {"middle": [0.0] * 3, "spread": [1.0] * 3, "slopes": [[0.0] * 3] * 2}
 
 
 def toys(solver=euler, samples=4):
@@ -26,8 +30,8 @@ def toys(solver=euler, samples=4):
 
 
 def fitted(known, mask=MASK, **options):
-    rows, noise, losses = FittedScorer(known, **{"outputs": 16, "noise": True, **options}).fit(mask)
-    return Policy(mask=mask, weights=rows, noise=noise), losses
+    found = FittedScorer(known, **{"outputs": 16, "noise": True, **options}).fit(mask)
+    return Policy(mask=mask, rows=found.rows), found.losses
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -41,7 +45,7 @@ def test_what_is_fitted_is_what_is_rolled(solver):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_all_outputs_and_the_noise_are_no_worse_than_three_outputs(solver):
     known = toys(SOLVERS[solver])
-    three = FittedScorer(known, outputs=3, ridge=1e-6).fit(MASK)[2]
+    three = FittedScorer(known, outputs=3, ridge=1e-6).fit(MASK).losses
     assert mean(fitted(known, ridge=1e-6)[1]) < mean(three)
 
 
@@ -49,7 +53,7 @@ def test_rows_of_plain_reuse_are_plain_reuse():
     """With Euler: the newest output with weight 1 and no noise, in one go, is the sum of the reused steps (F1)."""
     known = toys()
     plain = Policy(mask=MASK)
-    linear = Policy(mask=MASK, weights=((1.0,),) * 4, noise=(0.0,) * 4)
+    linear = Policy(mask=MASK, rows=[Row(outputs=[1.0])] * 4)
     for a, b in zip(known.finals(plain), known.finals(linear), strict=True):
         assert torch.allclose(a, b, rtol=1e-6, atol=1e-9)
 
@@ -75,13 +79,30 @@ def test_a_run_that_starts_midway_repeats_its_outputs():
     assert not plan.is_linear
 
 
+ONE = {"outputs": [1.0]}
+
+
 @pytest.mark.parametrize(
-    "change", [{"noise": (0.0,)}, {"weights": None}, {"noise": (0.0, 0.0, 0.0, float("nan"))}], ids=str
+    ("change", "sentence"),
+    [
+        ({"rows": [ONE] * 3}, "4 computed steps need 4 rows, one a step, got 3"),
+        ({"rows": [{"outputs": [1.0, 0.5]}, *[ONE] * 3]}, "rows[0] has 2 values"),
+        ({"rows": [*[ONE] * 3, {"outputs": [1.0], "noise": float("nan")}]}, "rows[3].noise is nan"),
+        ({"rows": [*[ONE] * 3, {"outputs": []}]}, "rows[3].outputs"),
+        ({"rows": [*[ONE] * 3, {"outputs": [1.0], "branch": [0.1]}]}, "belong into 'guided'"),
+        ({"weights": [[1.0]] * 4}, "not with both"),
+        ({"reuse": "residual"}, 'rows need reuse "output"'),
+        ({"rows": None, "guided": [ONE] * 4}, "'guided' needs 'rows' or 'weights'"),
+        ({"guided": [{"outputs": [1.0], "branch": [0.1, 0.2]}, *[ONE] * 3]}, "guided[0] has 2 values"),
+        ({"rows": [*[ONE] * 3, ONE | {"features": FLAT | {"slopes": [[0.0] * 3]}}]}, "needs as many slopes, got 1"),
+        ({"rows": [*[ONE] * 3, ONE | {"features": FLAT | {"spread": [1.0, 0.0, 1.0]}}]}, "spread of a feature is 0"),
+        ({"rows": [*[ONE] * 3, ONE | {"features": FLAT | {"middle": [0.0]}}]}, "rows[3].features.middle"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_weights_of_the_noise_that_cannot_be_are_refused(change):
-    good = {"mask": MASK, "weights": ((1.0,),) * 4, "noise": (0.0,) * 4}
-    with pytest.raises(PolicyError):
-        Policy(**{**good, **change})
+def test_rows_that_cannot_be_are_refused(change, sentence):
+    with pytest.raises(PolicyError, match=re.escape(sentence)):
+        Policy(**{"mask": MASK, "rows": [ONE] * 4, **change})
 
 
 def test_files_keep_them(tmp_path):
@@ -90,7 +111,14 @@ def test_files_keep_them(tmp_path):
     assert "blend 4+" in str(policy)
 
 
-LINEAR = Policy(mask=Mask.parse("110100"), weights=((1.0,), (1.4, -0.4), (1.3, -0.2, -0.1)), noise=(0.01, -0.02, 0.005))
+LINEAR = Policy(
+    mask=Mask.parse("110100"),
+    rows=[
+        {"outputs": [1.0], "noise": 0.01},
+        {"outputs": [1.4, -0.4], "noise": -0.02},
+        {"outputs": [1.3, -0.2, -0.1], "noise": 0.005},
+    ],
+)
 KINDS = [kind for kind in ENTRIES if kind.name in ("flux", "wan-t2v", "sd3", "sdxl", "z-image", "modular-flux", "ltx")]
 
 
@@ -126,7 +154,7 @@ def test_a_search_makes_such_rows():
     kind, pipe = flux()
     call = {name: value for name, value in kind.kwargs().items() if name != "prompt"}
     ladder = budcache.search(pipe, steps=8, budgets=(3, 4), prompts=["a", "b"], call=call)
-    assert all(len(rung.noise) == rung.budget and len(rung.weights[-1]) == rung.budget for rung in ladder)
+    assert all(len(rung.rows[-1].outputs) == rung.budget for rung in ladder)
 
 
 def test_levels_are_learned_with_such_rows():

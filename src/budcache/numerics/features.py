@@ -26,16 +26,21 @@ def features_of(outputs: Sequence[Tensor]) -> Tensor:
     more outputs than there are is 0.
     """
     exact = torch.promote_types(outputs[0].dtype, torch.float32)
-    newest = [v.flatten(1).to(exact) for v in outputs[:3]]
-    found = torch.zeros(len(newest[0]), 3, dtype=exact, device=newest[0].device)
+    # One sample after the other: a sum over a batch may be made in another order than a sum over one, and what a sample
+    # becomes must not depend on its neighbours, not even in the last bit.
+    return torch.stack([_of_one([v[i].flatten().to(exact) for v in outputs[:3]]) for i in range(len(outputs[0]))])
+
+
+def _of_one(newest: list[Tensor]) -> Tensor:
+    found = newest[0].new_zeros(3)
     if len(newest) < 2:
         return found
     sizes, turn = [_norm(v) for v in newest], newest[0] - newest[1]
-    found[:, 0] = (_norm(turn) / sizes[0]).log()
-    found[:, 1] = (sizes[0] / sizes[1]).log()
+    found[0] = (_norm(turn) / sizes[0]).log()
+    found[1] = (sizes[0] / sizes[1]).log()
     if len(newest) > 2:
         before = newest[1] - newest[2]
-        found[:, 2] = (turn * before).sum(1) / (_norm(turn) * _norm(before))
+        found[2] = (turn * before).sum() / (_norm(turn) * _norm(before))
     return found
 
 
@@ -49,10 +54,10 @@ def standardised(found: Tensor, features: Features) -> Tensor:
 def sample_weights(weights: Sequence[float], features: Features, outputs: Sequence[Tensor]) -> Tensor:
     """Each sample's own weights of a row, shape [N, terms]."""
     known = standardised(features_of(outputs), features)
-    found: Tensor = known.new_tensor(weights) + known @ known.new_tensor(features.slopes).T
-    return found
+    slopes = (known[:, None, :] * known.new_tensor(features.slopes)).sum(-1)
+    return known.new_tensor(weights) + slopes
 
 
 def _norm(v: Tensor) -> Tensor:
-    size: Tensor = torch.linalg.vector_norm(v, dim=1)
+    size: Tensor = torch.linalg.vector_norm(v)
     return size.clamp(min=SMALL)

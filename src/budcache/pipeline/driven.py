@@ -63,7 +63,6 @@ class PipelineModel:
             raise PipelineError("this pipeline carries a policy. Call remove() on its handle first.")
         check_scheduler(pipe.scheduler)
         self.reuse_mode, self.calls = reuse, 0
-        self.conditional: Tensor | None = None
         self._line, self._trunk = Line(), Trunk() if reuse == "residual" else None
         twin = twin_of(pipe)
         branches = Branches(pipe) if reuse == "output" else None
@@ -85,7 +84,7 @@ class PipelineModel:
         self._thread.start()
         first = self._ask(Request())
         self._networks.listen(False)
-        self.noise, self.begin = first.x, self._scheduler.begin
+        self.noise, self.begin, self.conditional = first.x, self._scheduler.begin, first.conditional
         self._first = park(first)
         self.sigmas = levels(self._scheduler.inner)
         if len(self.sigmas) != steps + 1:
