@@ -54,24 +54,33 @@ class Equations:
         return shares / shares.mean()
 
     def solve(
-        self, ridge: float, balance: float, kinds: Sequence[int] | None = None, slopes: float = 0.0
+        self,
+        ridge: float,
+        balance: float,
+        kinds: Sequence[int] | None = None,
+        newest: int = 1,
+        slopes: float = 0.0,
     ) -> tuple[float, ...]:
         """The weights of least error, pulled towards plain reuse.
 
         Args:
             ridge: the pull, relative to the size of what is pulled.
             balance: see `shares`.
-            kinds: how many moves there are of each kind (outputs, branch, noise), None if all are outputs'. The first
-                move is the newest output's and is pulled to 1, all others to 0; each by the mean size of its kind.
+            kinds: how many moves there are of each kind, None if there is one. All are pulled by the mean size of their
+                kind.
+            newest: how many of the kinds are of outputs: plain reuse takes the first of each once, and of others none.
             slopes: how strongly slopes are pulled to 0; see `looking_at`.
         """
         kinds = kinds or [self.right.shape[1]]
         pulls = torch.full((self.right.shape[1],), slopes, dtype=torch.float64)
         pulls[: sum(kinds)] = ridge
-        weights = self._weighted(torch.ones(len(self.square), dtype=torch.float64), pulls, kinds)
+        plain = torch.zeros_like(pulls)
+        for place in range(newest):
+            plain[sum(kinds[:place])] = 1.0
+        weights = self._weighted(torch.ones(len(self.square), dtype=torch.float64), pulls, kinds, plain)
         if balance:
             for _ in range(3):  # reweighted least squares; settles at once
-                weights = self._weighted(self.shares(weights, balance), pulls, kinds)
+                weights = self._weighted(self.shares(weights, balance), pulls, kinds, plain)
         return weights
 
     def step(self, damping: float) -> tuple[float, ...]:
@@ -86,11 +95,9 @@ class Equations:
         changes: list[float] = torch.linalg.solve(gram + pull.diag(), right).tolist()
         return tuple(changes)
 
-    def _weighted(self, shares: Tensor, pulls: Tensor, kinds: Sequence[int]) -> tuple[float, ...]:
+    def _weighted(self, shares: Tensor, pulls: Tensor, kinds: Sequence[int], plain: Tensor) -> tuple[float, ...]:
         gram = (shares[:, None, None] * self.gram).sum(0)
         right = (shares[:, None] * self.right).sum(0)
-        plain = torch.zeros_like(right)
-        plain[0] = 1.0
         parts = torch.split(gram.diagonal()[: sum(kinds)], list(kinds))
         sizes = torch.cat([part.mean().expand(len(part)) for part in parts])
         pull = pulls * sizes.repeat(len(right) // len(sizes))  # slopes are pulled by the size of their weight's kind

@@ -69,7 +69,7 @@ class Form:
     apart: bool = False
     features: bool = False
     ridge: float = 1e-3
-    slopes: float = 1e-2
+    slopes: float = 3e-3
 
     def __post_init__(self) -> None:
         check_blend(self.outputs, self.ridge)
@@ -161,7 +161,7 @@ class FittedScorer(Scorer):
     def _solve(self, equations: Equations, to_end: Equations, states: list[State]) -> tuple[float, ...]:
         aimed_at = equations if self.target == "next" else to_end
         kinds = [kind for kind in self._kinds(states) if kind]
-        return aimed_at.solve(self.form.ridge, self.balance, kinds, self.form.slopes)
+        return aimed_at.solve(self.form.ridge, self.balance, kinds, 1 + self.form.apart, self.form.slopes)
 
     def _made(
         self, step: int, end: int, weights: tuple[float, ...], states: list[State], looks: _Looks | None
@@ -171,10 +171,16 @@ class FittedScorer(Scorer):
         if not self.form.noise:
             return Stretch(step, end, weights)
         outputs, terms = kinds[0], sum(kinds)
-        slopes = torch.tensor(weights[terms:], dtype=torch.float64).reshape(-1, terms).T.tolist()
+        found = torch.tensor(weights, dtype=torch.float64).reshape(-1, terms)  # the weights, then slope by slope
+        if self.form.apart:  # from weights of v - c and c to weights of v and c
+            found[:, outputs : 2 * outputs] -= found[:, :outputs]
+        own, slopes = found[0].tolist(), found[1:].T.tolist()
         features = None if looks is None else looks.features.model_copy(update={"slopes": slopes})
-        row = Row(outputs=weights[:outputs], branch=weights[outputs : terms - 1], noise=weights[terms - 1])
-        return Stretch.of(step, end, row.model_copy(update={"features": features}) if features else row)
+        return Stretch.of(
+            step,
+            end,
+            Row(outputs=tuple(own[:outputs]), branch=tuple(own[outputs:-1]), noise=own[-1], features=features),
+        )
 
     def _looks(self, states: list[State]) -> _Looks | None:
         """What is known of the samples, if the weights look at them."""
@@ -207,7 +213,10 @@ class FittedScorer(Scorer):
         """The same for a row, which the branch and the noise may move as well (F12, F13)."""
         assert state.start is not None
         outputs, branch, _ = self._kinds([state])
-        velocities = [v.double().flatten(1) for v in (*state.outputs[:outputs], *state.branch[:branch])]
+        velocities = [v.double().flatten(1) for v in state.outputs[:outputs]]
+        if branch:  # what guidance adds is small beside the output, and has a size, and so a ridge, of its own
+            apart = [c.double().flatten(1) for c in state.branch[:branch]]
+            velocities = [*(v - c for v, c in zip(velocities, apart, strict=True)), *apart]
         start = state.start.double().flatten(1)
         for end in range(first, last + 1):
             stretch = Stretch(state.step, end).on(self.calibration.moves(number))

@@ -164,10 +164,12 @@ def _weights(stretch: Stretch) -> tuple[float, ...]:
 
 
 def _changed(stretch: Stretch, number: int, by: float) -> Stretch:
-    """A stretch with one of its weights moved."""
+    """A stretch with one of its weights moved; that of an output with a branch moves what guidance adds to it."""
     weights = list(_weights(stretch))
     weights[number] += by
     if stretch.noise is None:
         return replace(stretch, blend=tuple(weights))
     outputs = len(stretch.blend or ())
+    if number < len(stretch.branch):
+        weights[outputs + number] -= by
     return replace(stretch, blend=tuple(weights[:outputs]), branch=tuple(weights[outputs:-1]), noise=weights[-1])
