@@ -40,9 +40,10 @@ from budcache.events import Planned
 from budcache.jobs.config import POLISH, ROUNDS, SearchConfig, taken_strategy
 from budcache.jobs.estimate import search_phases
 from budcache.jobs.search import search as find
+from budcache.jobs.searching import check_record
 from budcache.mask import MAX_STEPS, Mask
 from budcache.policy import Ladder, Policy, Reuse
-from budcache.strategies import STRATEGIES, LadderSearch, Limits, Paths, Strategy
+from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy
 from budcache.wording import quote
 
 if TYPE_CHECKING:
@@ -234,12 +235,10 @@ def _record(path: Path | None, config: SearchConfig) -> Record | None:
     """The record that a search starts from, if there is to be one."""
     if path is None:
         return None
-    if not isinstance(config.strategy, Paths):
-        raise SearchError("--record is for paths, which are found from full runs. Leave it out, or --strategy.")
     from budcache.records.record import Record
 
     found = Record.load(path)
-    found.of(config.steps)
+    check_record(found, config)
     return found
 
 

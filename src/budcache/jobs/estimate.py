@@ -12,11 +12,10 @@ from budcache.jobs.config import (
     FitConfig,
     SearchConfig,
     known_options,
-    one_or_several,
     taken_strategy,
 )
 from budcache.jobs.refining import SETTINGS
-from budcache.options import whole
+from budcache.options import one_or_several, whole
 from budcache.policy import Reuse
 from budcache.samples.samples import split
 from budcache.strategies import LadderSearch, Paths, Space, Strategy

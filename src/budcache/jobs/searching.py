@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from budcache.errors import SearchError
+from budcache.errors import RecordError, SearchError
 from budcache.events import RungDone, Scored, Watch
 from budcache.jobs import estimate as phases
 from budcache.jobs.choosing import Candidate, best_candidate, best_with_fit, best_without_judge
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["Search"]
+__all__ = ["Search", "check_record"]
 
 
 @dataclass
@@ -62,6 +62,9 @@ class Search:
             self.samples, seed=self.config.seed, strategy=_strategy_name(self.config.strategy)
         )
         self._calibrations: list[Calibration] = []
+        if self.record is not None:  # what can be refused is refused before the full runs; their levels come with them
+            check_record(self.record, self.config)
+            self.record.like(self.origin, self.config.steps)
 
     def run(self, ledger: str | os.PathLike[str] | None, watch: Watch) -> Ladder:
         """Search, choose, and put the ladder together."""
@@ -106,7 +109,9 @@ class Search:
 
         config = self.config
         assert isinstance(config.strategy, Paths)
-        grams = known.grams if self.record is None else known.grams + self.record.like(self.origin, known.grams.levels)
+        grams = known.grams
+        if self.record is not None:
+            grams += self.record.like(self.origin, config.steps, grams.levels)
         find = ShortestPaths.through(grams, config.budgets, config.fitted)
         scorer: Scorer = PlainScorer(known, memory=config.state_memory, pictures=Pictures(known))
         if config.fitted:
@@ -255,6 +260,16 @@ class Search:
             "strategy": repr(config.first),
             "objective": name_of(config.objective),
         }
+
+
+def check_record(record: Record, config: SearchConfig) -> None:
+    """Refuse a record that a search cannot start from, whatever the model."""
+    if not isinstance(config.strategy, Paths):
+        raise SearchError("a record is for paths, which are found from full runs. Leave it out, or the strategy.")
+    if config.steps not in {runs.steps for runs in record}:
+        raise RecordError(
+            f"the record has no runs of {config.steps} steps: it has {record.summary}. Leave it out, or record some."
+        )
 
 
 def _from_runs(find: ShortestPaths, budget: int, fitted: bool) -> Policy:
