@@ -709,6 +709,16 @@ def test_the_default_search_takes_paths_and_goes_on_where_it_was(model, run_here
     assert Ladder.load("p.json").rungs[0].origin.calls == ladder.rungs[0].origin.calls + 2 * 10
 
 
+def test_a_limit_on_calls_says_how_many_prompts_it_pays_for(run_here):
+    usual = ["search", "tiny-flux", "--budgets", "5,6,8,10", "--max-calls", 600, "--dry-run"]
+    code, output, errors = run_here(*usual)
+    assert (code, errors) == (0, "6 of 32 prompts, which is what --max-calls pays for; --count takes another number\n")
+    assert "full runs 168" in output
+    code, output, errors = run_here(*usual, "--count", 16)
+    assert (code, errors) == (0, "")
+    assert "searching 264" in output, "12 of them are searched on, and their full runs take 336"
+
+
 def test_plain_paths_of_few_prompts_say_that_nothing_was_kept_out(model, run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     usual = ["search", model, "--steps", 6, "--budgets", 3, "-p", "a", "-p", "two dogs", *SIZE, "--out", "p.json"]

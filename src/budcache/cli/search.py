@@ -28,6 +28,7 @@ from budcache.cli.common import (
     calibration_prompts,
     check_model,
     command,
+    err,
     open_pipeline,
     out,
     pipeline_refusals,
@@ -38,12 +39,12 @@ from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.errors import SearchError
 from budcache.events import Planned
 from budcache.jobs.config import POLISH, ROUNDS, SearchConfig, taken_strategy
-from budcache.jobs.estimate import search_phases
+from budcache.jobs.estimate import affordable, search_phases
 from budcache.jobs.search import search as find
 from budcache.jobs.searching import check_record
 from budcache.mask import MAX_STEPS, Mask
 from budcache.policy import Ladder, Policy, Reuse
-from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy
+from budcache.strategies import STRATEGIES, LadderSearch, Limits, Paths, Strategy
 from budcache.wording import quote
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def search(
     )
     runs = _record(record, config)
     texts = calibration_prompts(model, prompt or [], prompts, count)
+    if count is None and isinstance(config.strategy, Paths):
+        texts = _paid_for(texts, config)
     config.searched_on(len(texts))
     planned = Planned("search", search_phases(config, len(texts)))
     if dry_run:
@@ -229,6 +232,14 @@ def parse_rounds(text: str) -> int | None:
     if not text.strip().isdecimal() or len(text.strip()) > 9:
         raise SearchError(f"--rounds {quote(text)} cannot be read. Write a number, or all.")
     return int(text)
+
+
+def _paid_for(texts: list[str], config: SearchConfig) -> list[str]:
+    """As many of the prompts as --max-calls pays for, where nobody said how many."""
+    count = affordable(config, len(texts))
+    if count < len(texts):
+        say(f"{count} of {len(texts)} prompts, which is what --max-calls pays for; --count takes another number", err)
+    return texts[:count]
 
 
 def _record(path: Path | None, config: SearchConfig) -> Record | None:

@@ -193,8 +193,8 @@ class Search:
                 budgets=self.config.budgets,
                 seed=self.config.seed,
                 limits=self.limits,
-                # What earlier runs of a killed search have spent counts, too.
-                calls=lambda: self.calls if keep is None else keep.calls,
+                # What earlier runs of a killed search have spent counts, too; before the first mask, the full runs.
+                calls=lambda: self.calls if keep is None else keep.calls or self.calls,
                 watch=told,
             )
         found.history = [named(event) for event in found.history]
@@ -275,7 +275,9 @@ def check_record(record: Record, config: SearchConfig) -> None:
 def _from_runs(find: ShortestPaths, budget: int, fitted: bool) -> Policy:
     """Where a limit left no calls to try a budget's candidates: the likeliest, its rows from the full runs alone."""
     (mask,) = find([budget], LIKELIEST)[budget]
-    return Policy(mask=mask, weights=find.stretches.blends(mask) if fitted else None)
+    if not fitted:
+        return Policy(mask=mask)
+    return Policy(mask=mask, weights=find.stretches.blends(mask), refined=(find.refined,))
 
 
 def _strategy_name(strategy: Strategy) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from budcache.mask import Mask
+from budcache.provenance import Refined
 from budcache.records.gram import Array, Grams
 from budcache.records.stretches import NONE, Stretches
 
@@ -63,6 +64,11 @@ class ShortestPaths:
                 found[calls] = [Mask.of(steps, path) for cost, path in whole if math.isfinite(cost)][:count]
             layer = self._longer(costs)
         return found
+
+    @property
+    def refined(self) -> Refined:
+        """What a policy says whose weights are those of `stretches`."""
+        return Refined(how="from full runs", prompts=self.stretches.grams.samples, calls=0)
 
     def cost(self, mask: Mask, power: float) -> float:
         """What a mask costs."""

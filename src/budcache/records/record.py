@@ -13,7 +13,7 @@ import numpy as np
 
 from budcache.errors import FileError, PolicyError, RecordError, SearchError
 from budcache.options import check_budgets, one_or_several, whole
-from budcache.policy import Ladder, Origin, Policy, Refined
+from budcache.policy import Ladder, Origin, Policy
 from budcache.records import LIKELIEST
 from budcache.records.gram import Array, Grams
 from budcache.storage.files import replacing
@@ -145,9 +145,8 @@ class Record:
         check_budgets(wanted, grams.steps)
         find = ShortestPaths.through(grams, wanted)
         origin = runs.origin.model_copy(update={"strategy": "paths", "prompts": grams.samples, "calls": 0})
-        how = Refined(how="from full runs", prompts=grams.samples, calls=0)
         return Ladder.of(
-            Policy(mask=masks[0], weights=find.stretches.blends(masks[0]), origin=origin, refined=(how,))
+            Policy(mask=masks[0], weights=find.stretches.blends(masks[0]), origin=origin, refined=(find.refined,))
             for masks in find(wanted, LIKELIEST).values()
         )
 

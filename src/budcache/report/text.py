@@ -107,7 +107,8 @@ def _refinements(rungs: tuple[Policy, ...]) -> list[RenderableType]:
         return []
     if all(line.gain is None and line.calls == 0 for _, line in lines):
         hows = ", ".join(dict.fromkeys(line.how for _, line in lines))
-        return [Text(f"weights {hows}, not yet tried on the model", style="dim")]
+        some = f"{', '.join(str(budget) for budget, _ in lines)} calls: " if len(lines) < len(rungs) else ""
+        return [Text(f"{some}weights {hows}, not yet tried on the model", style="dim")]
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("calls", justify="right")
     table.add_column("refined by", no_wrap=True)
