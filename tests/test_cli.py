@@ -666,7 +666,7 @@ def ended(command, cwd, lines, how):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such signals there")
-def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path):
+def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path, run_here, monkeypatch):
     """Interrupted in the plain climb, killed in the fitted one and when all was scored and only judging was left."""
     out, ledger, command = tmp_path / "found.json", tmp_path / "found.ledger.jsonl", search_command(model, "found.json")
     undisturbed = read_history(searched[0] / "found.ledger.jsonl")
@@ -684,7 +684,10 @@ def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path)
         # The one that was interrupted could still say what it had spent.
         assert len(read_history(ledger)) == lines
         assert not out.exists()
-    assert " of them in runs before this one)" in worked(*command, cwd=tmp_path).stdout
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = run_here(*command)
+    assert code == 0, errors
+    assert " of them in runs before this one)" in output
     assert ledger.read_bytes().startswith(kept), "what was scored was scored again"
     assert essence(out) == essence(searched[0] / "found.json")
     assert [(s.mask, s.loss, s.phase) for s in read_history(ledger)] == [(s.mask, s.loss, s.phase) for s in undisturbed]
