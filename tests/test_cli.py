@@ -647,6 +647,7 @@ def writing(journal, entry):
         os.kill(os.getpid(), how)
 
 Journal.write = writing
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 from budcache.cli import main
 main()
 """

@@ -49,7 +49,7 @@ def test_runs_of_the_same_kind_add_up_and_others_are_kept_apart():
 
 
 def test_runs_say_what_they_are():
-    assert str(runs()) == "2 runs of 10 steps: toy, guidance 3.5, noise level 0.667 halfway"
+    assert str(runs()) == "2 runs of 10 steps: toy, guidance 3.5, noise level 0.66667 halfway"
 
 
 def test_only_records_add_up():

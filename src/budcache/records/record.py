@@ -51,7 +51,7 @@ class Runs:
         """What they are, in one line; runs of other sizes have other noise levels, so one of these is named, too."""
         origin, middle = self.origin, float(self.grams.levels[self.steps // 2])
         guided = None if origin.guidance is None else f"guidance {origin.guidance:g}"
-        facts = filter(None, (origin.model, origin.scheduler, guided, f"noise level {middle:.3g} halfway"))
+        facts = filter(None, (origin.model, origin.scheduler, guided, f"noise level {middle:.5g} halfway"))
         return f"{several(self.samples, 'run')} of {several(self.steps, 'step')}: {', '.join(facts)}"
 
     def difference(self, origin: Origin, levels: Array | None = None) -> str | None:
