@@ -13,10 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from toys import Toy
 
 import budcache
-from budcache import Ladder, Mask, Policy, Quality
+from budcache import Ladder, Mask, Origin, Policy, Quality, Record
+from budcache.calibration.calibration import Calibration
 from budcache.events import Phase, Planned, Progress
+from budcache.records.record import Runs
 from budcache.strategies import STRATEGIES, read_history
 
 COMMAND = Path(sys.executable).parent / ("budcache.exe" if os.name == "nt" else "budcache")
@@ -502,7 +505,6 @@ def bad_inputs():
     yield [*usual[:2], *usual[6:]], "no prompts to calibrate on"
     yield [*usual[:2], *usual[4:]], "one prompt says nothing of others"
     yield [*usual, "--record", "none.record"], "there is no file none.record"
-    yield [*usual, "--record", "none.record", "--strategy", "ladder"], "--record is for paths"
     yield ["search", "tinyflux", *usual[2:]], "did you mean tiny-flux?"
     yield ["search", "tinyflux", *usual[6:]], "did you mean tiny-flux?"
     yield ["ladder", "none.record", "--budgets", 3], "there is no file none.record"
@@ -653,6 +655,7 @@ def writing(journal, entry):
         os.kill(os.getpid(), how)
 
 Journal.write = writing
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 from budcache.cli import main
 main()
 """
@@ -672,7 +675,7 @@ def ended(command, cwd, lines, how):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such signals there")
-def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path):
+def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path, run_here, monkeypatch):
     """Interrupted in the plain climb, killed in the fitted one and when all was scored and only judging was left."""
     out, ledger, command = tmp_path / "found.json", tmp_path / "found.ledger.jsonl", search_command(model, "found.json")
     undisturbed = read_history(searched[0] / "found.ledger.jsonl")
@@ -690,7 +693,10 @@ def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path)
         # The one that was interrupted could still say what it had spent.
         assert len(read_history(ledger)) == lines
         assert not out.exists()
-    assert " of them in runs before this one)" in worked(*command, cwd=tmp_path).stdout
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = run_here(*command)
+    assert code == 0, errors
+    assert " of them in runs before this one)" in output
     assert ledger.read_bytes().startswith(kept), "what was scored was scored again"
     assert essence(out) == essence(searched[0] / "found.json")
     assert [(s.mask, s.loss, s.phase) for s in read_history(ledger)] == [(s.mask, s.loss, s.phase) for s in undisturbed]
@@ -715,6 +721,26 @@ def test_the_default_search_takes_paths_and_goes_on_where_it_was(model, run_here
     assert Ladder.load("p.json").rungs[0].origin.calls == ladder.rungs[0].origin.calls + 2 * 10
 
 
+def test_a_limit_on_calls_says_how_many_prompts_it_pays_for(run_here):
+    usual = ["search", "tiny-flux", "--budgets", "5,6,8,10", "--max-calls", 600, "--dry-run"]
+    code, output, errors = run_here(*usual)
+    assert (code, errors) == (0, "6 of 32 prompts, which is what --max-calls pays for; --count takes another number\n")
+    assert "full runs 168" in output
+    code, output, errors = run_here(*usual, "--count", 16)
+    assert (code, errors) == (0, "")
+    assert "searching 264" in output, "12 of them are searched on, and their full runs take 336"
+
+
+def test_plain_paths_of_few_prompts_say_that_nothing_was_kept_out(model, run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    usual = ["search", model, "--steps", 6, "--budgets", 3, "-p", "a", "-p", "two dogs", *SIZE, "--out", "p.json"]
+    code, output, errors = run_here(*usual, "--plain")
+    assert code == 0, errors
+    assert Ladder.load("p.json")[3].weights is None
+    assert "on 2 samples that the search was made on" in " ".join(output.split())
+    assert "kept out of the search" not in output
+
+
 def test_a_record_becomes_a_ladder_on_the_command_line(model, run_here, monkeypatch, tmp_path):
     from budcache.models import load
 
@@ -732,12 +758,47 @@ def test_a_record_becomes_a_ladder_on_the_command_line(model, run_here, monkeypa
     code, output, errors = run_here("ladder", "runs.record", "--budgets", "2-4", "--out", "l.json")
     assert (code, errors) == (0, "")
     assert Ladder.load("l.json") == record.ladder([2, 3, 4])
-    assert "from 2 runs of 8 steps, without a model call" in output
+    assert "l.json  from 2 runs of 8 steps: " in output
+    assert "not yet tried on the model" in output
     code, output, errors = run_here("ladder", "runs.record", "-b", 3, "--steps", 12, "--out", "l12.json")
-    assert "interpolated; a search there may be better" in " ".join(output.split())
+    assert "carried over from 8 to 12 steps" in output
+    assert "--steps 12 --budgets 3 --prompts" in output, "a search is offered"
     assert Ladder.load("l12.json").steps == 12
     usual = ["search", model, "--budgets", 3, "-p", "a", "-p", "b", *SIZE, "--out", "s.json", "--record", "runs.record"]
     assert run_here(*usual, "--steps", 8)[0] == 0
     code, _, errors = run_here(*usual, "--steps", 9)
     assert code == 2
-    assert "no runs of 9 steps: it has runs of 8 steps" in errors
+    assert "no runs of 9 steps: it has 2 runs of 8 steps" in errors
+    assert "is for paths" in run_here(*usual, "--steps", 8, "--strategy", "ladder")[2]
+
+
+def test_a_ladder_from_a_record_spoils_no_other_ladder(run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    grams = Calibration([Toy(i, steps=8) for i in range(2)], record=True).grams
+    origins = [Origin(model="toy", guidance=guidance) for guidance in (3.5, 5.0)]
+    Record([Runs(origins[0], grams), Runs(origins[1], grams + grams)]).save("runs.bin")
+    assert "6 runs of 8 steps in 2 kinds" in run_here("show", "runs.bin")[1], "known by what is in it"
+    run = ["ladder", "runs.bin", "--out", "l.json", "--kind", 1, "--budgets"]
+    assert run_here(*run, "2,3")[0] == 0
+    code, output, _ = run_here(*run, 4)
+    assert (code, Ladder.load("l.json").budgets) == (0, (2, 3, 4))
+    assert "with the rungs that were there it has 2, 3, 4 calls" in output
+    before = Path("l.json").read_bytes()
+    for refused, says in (
+        (["ladder", "runs.bin", "--out", "l.json", "-b", 5], "guidance is 3.5 in one and 5.0"),
+        ([*run, 4, "--steps", 9], "steps is 8 in one and 9"),
+        ([*run, 4, "--kind", 3], "no kind 3 of runs: it has 2"),
+    ):
+        code, _, errors = run_here(*refused)
+        assert code == 2
+        assert says in errors
+    tried = Ladder.load("l.json").rungs[1].model_copy(update={"quality": Quality(psnr=40.0)})
+    Ladder.of([tried]).save("t.json")
+    code, _, errors = run_here(*run[:3], "t.json", *run[4:], "2,3")
+    assert code == 2
+    assert "t.json has policies of 3 calls that were tried on the model" in errors
+    assert Path("l.json").read_bytes() == before
+    code, output, _ = run_here("ladder", "runs.bin", "--out", "t.json", "--force", "-b", 3)
+    assert code == 0
+    assert "from 4 runs of 8 steps" in output
+    assert "2 runs of another kind left out" in output

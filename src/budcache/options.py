@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import wraps
 from operator import index
 from typing import ParamSpec, SupportsIndex, TypeVar
 
 from budcache.errors import BudcacheError, PipelineError, SearchError
+from budcache.mask import MAX_STEPS
 from budcache.wording import nearest, quote
 
-__all__ = ["known_options", "known_options_of_serving", "whole"]
+__all__ = ["check_budgets", "known_options", "known_options_of_serving", "one_or_several", "whole"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,3 +56,24 @@ def whole(name: str, value: object, instead: str = "Give a whole number.") -> in
         except TypeError:  # an array that is not a single one
             pass
     raise SearchError(f"{name} must be whole, but {quote(value)} is not a whole number. {instead}")
+
+
+def one_or_several(budgets: int | Iterable[int]) -> tuple[int, ...]:
+    """Budgets, rising, each once."""
+    several: tuple[object, ...] = (budgets,)
+    if not isinstance(budgets, str):  # which would be taken character by character
+        with suppress(TypeError):  # it is one
+            several = tuple(budgets)  # type: ignore[arg-type]
+    instead = "Give one, such as 8, or several, such as range(4, 13)."
+    return tuple(sorted({whole("budgets", each, instead) for each in several}))
+
+
+def check_budgets(budgets: tuple[int, ...], steps: int) -> None:
+    """Refuse budgets that no mask of so many steps can have."""
+    if not budgets:
+        raise SearchError("there is no budget to search for. Give budgets=, in model calls per sample.")
+    if not 1 <= whole("steps", steps) <= MAX_STEPS:
+        raise SearchError(f"a run of {steps} steps is not possible. Use 1 to {MAX_STEPS} steps.")
+    for budget in budgets:
+        if not 1 <= whole("budgets", budget) <= steps:
+            raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")

@@ -77,7 +77,7 @@ class Quality(Value):
     samples: Count | None = None
     # Whether the policy was chosen by these very samples; what is measured on them is then optimistic.
     used_to_choose: Annotated[bool, Strict()] | None = None
-    # Whether its weights were fitted on them, too: then expect clearly less on new prompts.
+    # Whether its mask and weights were found on them, too: then expect clearly less on new prompts.
     used_to_fit: Annotated[bool, Strict()] | None = None
 
     @property

@@ -44,7 +44,7 @@ def test_it_writes_a_table_a_page_and_the_numbers(compared):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
-def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path):
+def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path, run_here):
     out = tmp_path / "out"
     ledger, kept, killed = out / "drawn.jsonl", b"", 0
     for lines in (3, LINES - 3):
@@ -63,9 +63,8 @@ def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path):
         with ledger.open("ab") as file:
             file.write(b'{"made of": "", "ent')  # as if killed in the middle of a line
     assert killed == 2, "the comparison was over before it could be killed"
-    process = started(*command, "--out", out, "--json", cwd=tmp_path)
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    code, output, errors = run_here(*command, "--out", out, "--json")
+    assert code == 0, errors
     assert ledger.read_bytes().startswith(kept)
     assert essence(out) == essence(compared[0])
     said = json.loads(output)
@@ -77,8 +76,7 @@ def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path):
     assert ours["psnr_se"] == pytest.approx(abs(ratios[0] - ratios[1]) / 2)
     assert ours["speedup_min"] <= ours["speedup"] <= ours["speedup_max"] <= 6 / 3
     assert ours["ssim_worst"] <= ours["ssim_p5"] <= ours["ssim"]
-    again = started(*command, "--out", out, cwd=tmp_path)
-    assert f"\n{ROWS} rows kept from an earlier run" in again.communicate(timeout=240)[0]
+    assert f"\n{ROWS} rows kept from an earlier run" in run_here(*command, "--out", out)[1]
 
 
 def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, run_here):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,6 +15,8 @@ from zoo import entry
 import budcache
 from budcache import Ladder, Policy, SearchError
 from budcache.events import Phase, Planned, Progress, RungDone, Scored, Updated
+from budcache.jobs.config import SearchConfig
+from budcache.jobs.estimate import affordable, search_phases
 from budcache.strategies import Limits
 
 FLUX = entry("flux")
@@ -230,3 +233,29 @@ def test_the_logger_gets_the_cost_every_rung_and_in_detail_every_score(caplog):
     assert [text for level, text in lines if level == "INFO"][1:] == [f"search: {ladder[2]}"]
     scores = [text for level, text in lines if level == "DEBUG" and text.startswith("paths")]
     assert len(scores) == len(ladder.searched.history)
+
+
+def test_a_limit_on_calls_pays_for_fewer_prompts_rather_than_for_untried_candidates():
+    config = SearchConfig(28, (5, 6, 8, 10))
+    cost = [sum(phase.sample_calls for phase in search_phases(config, count)) for count in range(2, 33)]
+    assert cost == sorted(cost)
+    assert affordable(config, 32) == 32
+    for limit, count in ((1, 2), (cost[0], 2), (cost[3] - 1, 4), (cost[3], 5), (10**6, 32)):
+        assert affordable(replace(config, limits=Limits(calls=limit)), 32) == count
+
+
+def test_a_limit_on_calls_is_part_of_what_is_told():
+    config = SearchConfig(28, (5, 6, 8, 10), limits=Limits(calls=150))
+    assert [phase.sample_calls for phase in search_phases(config, 4)] == [112, 38]
+    assert [phase.sample_calls for phase in search_phases(replace(config, limits=Limits(calls=1)), 4)] == [112, 0]
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+def test_full_runs_count_towards_a_limit_before_the_first_candidate(ledger, tmp_path):
+    """With nothing left to try candidates, every policy comes from the full runs alone."""
+    more = {"ledger": tmp_path / "kept.jsonl"} if ledger else {}
+    found = search(prompts=2, steps=8, budgets=(2, 3), limits=Limits(calls=10), **more)
+    assert found.searched.history == ()
+    assert found.searched.calls == 2 * 8
+    assert all(rung.weights and rung.quality.psnr is None for rung in found)
+    assert {rung.refined[0].how for rung in found} == {"from full runs"}

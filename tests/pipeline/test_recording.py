@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import numpy as np
 import pytest
 import torch
 from diffusers import DDIMScheduler, EulerAncestralDiscreteScheduler
-from helpers import flux, latents
+from helpers import flux, latents, opened
 from zoo import ENTRIES, Entry, entry
 
 import budcache
-from budcache import BudcacheWarning, Mask, PipelineError, Policy, Record, RecordError
+from budcache import BudcacheWarning, Mask, PipelineError, Policy, Record, RecordError, SearchError
 
 STEPS = 4
 # One of each way to loop.
@@ -48,8 +49,8 @@ def test_what_is_recorded_is_what_a_search_would_record():
 
     samples = [{"prompt": text, **call} for text in ("a cat", "red")]
     with Setup(pipe, STEPS).calibration(samples, 0, record=True) as known:
-        assert np.allclose(record.of().grams.products, known.grams.products, rtol=1e-5, atol=1e-7)
-        assert np.allclose(record.of().grams.levels, known.grams.levels)
+        assert np.allclose(record.groups[0].grams.products, known.grams.products, rtol=1e-5, atol=1e-7)
+        assert np.allclose(record.groups[0].grams.levels, known.grams.levels)
 
 
 def test_batches_steps_and_guidance_each_go_where_they_belong():
@@ -123,7 +124,7 @@ def test_numbers_that_are_not_finite_are_left_out_and_the_run_goes_on():
 
 
 def test_what_cannot_be_recorded_is_refused():
-    _, pipe = flux()
+    kind, pipe = flux()
     with pytest.raises(PipelineError, match="is not a diffusers pipeline"), budcache.recording(pipe.transformer):
         pass
     full = Policy(mask=Mask.full(STEPS))
@@ -133,11 +134,38 @@ def test_what_cannot_be_recorded_is_refused():
         budcache.recording(pipe),
     ):
         pass
-    with budcache.recording(pipe), pytest.raises(PipelineError, match="recorded already"), budcache.recording(pipe):
+    with budcache.recording(pipe):
+        with pytest.raises(PipelineError, match="is being recorded"), budcache.recording(pipe):
+            pass
+        with pytest.raises(PipelineError, match="is being recorded"):
+            budcache.apply(pipe, Policy(mask=Mask.uniform(STEPS, 2)))
+        with pytest.raises(PipelineError, match="is being recorded"):
+            opened(kind, pipe)
+    with pytest.raises(RecordError, match="got str"), budcache.recording(pipe, "runs.record"):
         pass
     pipe.scheduler = EulerAncestralDiscreteScheduler()
     with pytest.raises(PipelineError, match="fresh noise"), budcache.recording(pipe):
         pass
+
+
+def test_a_pipeline_that_copies_its_scheduler_gets_a_copy_of_its_own():
+    """As pipelines with sound do; neither the pipeline nor the record goes with it."""
+    _, pipe = flux()
+    with budcache.recording(pipe):
+        for copied in (copy.copy(pipe.scheduler), copy.deepcopy(pipe.scheduler)):
+            assert type(copied) is type(flux()[1].scheduler)
+
+
+def test_a_run_whose_levels_stay_is_kept_and_read_back(tmp_path):
+    """DDIM's last two levels are both 0."""
+    kind = entry("sdxl")
+    pipe = kind.build()
+    pipe.scheduler = DDIMScheduler()
+    with budcache.recording(pipe) as record:
+        for seed in (0, 1):
+            latents(kind, pipe, seed, num_inference_steps=STEPS)
+    assert record.groups[0].grams.levels[-2:].tolist() == [0, 0]
+    assert Record.load(record.save(tmp_path / "a.record")).ladder([2]) == record.ladder([2])
 
 
 def test_a_scheduler_that_the_user_set_meanwhile_stays():
@@ -175,8 +203,25 @@ def test_a_search_starts_from_a_record():
     assert from_record.searched.calls <= budcache.search(pipe, **search).searched.calls + 30
     with budcache.recording(pipe) as other:
         latents(kind, pipe, num_inference_steps=6)
-    with pytest.raises(RecordError, match="steps is 6 in one and 8 in the other"):
+    with pytest.raises(RecordError, match="no runs of 8 steps: it has 1 run of 6 steps"):
         budcache.search(pipe, record=other, **search)
+    with pytest.raises(SearchError, match="a record is for paths"):
+        budcache.search(pipe, record=record, strategy="uniform", **search)
+
+
+def test_a_record_of_other_settings_is_refused_before_the_full_runs(tmp_path):
+    kind, pipe = flux()
+    call = {name: value for name, value in kind.kwargs().items() if name != "prompt"}
+    with budcache.recording(pipe) as record:
+        latents(kind, pipe, num_inference_steps=STEPS, guidance_scale=7.0)
+    calls = []
+    watched = pipe.transformer.register_forward_pre_hook(lambda *_: calls.append(1))
+    with pytest.raises(RecordError, match="guidance is 7"):
+        budcache.search(
+            pipe, steps=STEPS, budgets=2, prompts=["a", "b"], call=call, record=record.save(tmp_path / "a.record")
+        )
+    watched.remove()
+    assert not calls
 
 
 # Pipelines whose model cannot be driven are refused when they are opened (see test_coverage.py).

@@ -229,6 +229,7 @@ import torch
 torch.set_num_threads(1)
 from helpers import flux, opened, latents
 from budcache import PipelineError
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 kind, pipe = flux()
 bare = latents(kind, pipe)
 model = opened(kind, pipe)

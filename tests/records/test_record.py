@@ -7,13 +7,16 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runs import recorded
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_file
 
 from budcache import BudcacheError, FileError, Ladder, Record, RecordError, SearchError
 from budcache.policy import Origin
+from budcache.records import paths, stretches
 from budcache.records.gram import Grams
 from budcache.records.record import VERSION, Runs
 
@@ -42,7 +45,16 @@ def test_runs_of_the_same_kind_add_up_and_others_are_kept_apart():
     found = record(runs(), runs(seed=2), runs(steps=6), Runs(HERE.model_copy(update={"guidance": 5.0}), runs().grams))
     assert [(len(group.grams.products), group.steps) for group in found] == [(4, 10), (2, 6), (2, 10)]
     assert len(found) == 8
-    assert repr(found) == "<Record of 4 runs of 10 steps and 2 runs of 6 steps and 2 runs of 10 steps>"
+    assert repr(found) == "<Record of 6 runs of 10 steps in 2 kinds and 2 runs of 6 steps>"
+
+
+def test_runs_say_what_they_are():
+    assert str(runs()) == "2 runs of 10 steps: toy, guidance 3.5, noise level 0.66667 halfway"
+
+
+def test_only_records_add_up():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        record() + 3
 
 
 def test_the_same_model_in_another_folder_is_the_same_model():
@@ -68,8 +80,15 @@ def test_a_record_comes_back_as_it_was_saved(tmp_path):
 def test_an_empty_record_is_a_record(tmp_path):
     assert len(Record.load(Record().save(tmp_path / "none.record"))) == 0
     assert repr(Record()) == "<Record of nothing yet>"
-    with pytest.raises(RecordError, match="no run at all"):
+    with pytest.raises(RecordError, match="the record has nothing yet, and policies take two runs or more"):
         Record().ladder([3])
+
+
+def test_one_run_is_not_enough_for_policies():
+    with pytest.raises(RecordError, match="has 1 run of 10 steps, and policies take two runs or more of one kind"):
+        record(runs(samples=1)).ladder([3])
+    carried = record(runs(samples=1), runs(steps=6)).ladder(3, steps=10)
+    assert carried == record(runs(steps=6)).ladder(3, steps=10), "two runs of 6 steps say more than one of 10"
 
 
 def test_a_ladder_comes_from_the_runs_alone():
@@ -108,6 +127,13 @@ def test_other_steps_are_nearly_as_good_as_runs_of_so_many():
         ([], {}, "no budget"),
         ([11], {}, "11 does not fit 10 steps"),
         ([0], {}, "0 does not fit"),
+        ("5", {}, "budgets must be whole"),
+        (2.5, {}, "budgets must be whole"),
+        ([3], {"steps": 0}, "a run of 0 steps is not possible"),
+        ([3], {"steps": -3}, "a run of -3 steps is not possible"),
+        ([3], {"steps": "12"}, "steps must be whole"),
+        ([3], {"steps": 2}, "3 does not fit 2 steps"),
+        ([3], {"steps": 200}, "stretches of 200 steps would be too large"),
     ],
 )
 def test_ladders_that_cannot_be_are_refused(budgets, options, says):
@@ -115,23 +141,47 @@ def test_ladders_that_cannot_be_are_refused(budgets, options, says):
         record().ladder(budgets, **options)
 
 
-def test_runs_of_so_many_steps_are_found_or_their_absence_told():
-    found = record(runs(), runs(steps=6))
-    assert found.of(6).steps == 6
-    with pytest.raises(RecordError, match="no runs of 7 steps: it has runs of 6, 10 steps"):
-        found.of(7)
+def test_a_ladder_comes_from_the_kind_with_the_most_runs():
+    guided = Runs(HERE.model_copy(update={"guidance": 5.0}), runs(samples=3).grams)
+    found = record(runs(), guided, runs(steps=6))
+    assert found.source() is guided
+    assert found.source(10) is guided
+    assert found.source(7).steps == 6
 
 
 def test_runs_like_those_of_a_search_are_found_or_the_difference_told():
     levels = runs().grams.levels
-    assert record().like(HERE, levels).samples == 2
-    for origin, at, says in (
-        (HERE.model_copy(update={"guidance": 7.0}), levels, "guidance is"),
-        (HERE, levels[:-1], "steps is 10 in one and 9"),
-        (HERE, levels * 1.1, "noise levels differ"),
+    assert record().like(HERE, 10, levels).samples == 2
+    assert record().like(HERE, 10).samples == 2
+    for origin, steps, at, says in (
+        (HERE.model_copy(update={"guidance": 7.0}), 10, levels, "guidance is"),
+        (HERE.model_copy(update={"guidance": 7.0}), 10, None, "guidance is"),
+        (HERE, 9, levels[:-1], "it has 2 runs of 10 steps, and the search is of 9"),
+        (HERE, 10, levels * 1.1, "noise levels differ"),
     ):
         with pytest.raises(RecordError, match=says):
-            record().like(origin, at)
+            record().like(origin, steps, at)
+    twice = record(runs(), Runs(HERE, Grams(levels * 2, runs().grams.products)))
+    with pytest.raises(RecordError) as caught:
+        twice.like(HERE, 10, levels * 3)
+    assert str(caught.value).count("noise levels differ") == 1
+
+
+@pytest.mark.parametrize(
+    "levels", [[*np.linspace(0.9, 0, 10), 0.0], list(np.linspace(0, 1, 11))], ids=["last twice, as DDIM", "rising"]
+)
+def test_levels_that_stay_or_rise_are_recorded_saved_and_read(levels, tmp_path):
+    odd = record(Runs(HERE, Grams(np.array(levels), runs().grams.products)))
+    assert same(Record.load(odd.save(tmp_path / "odd.record")), odd)
+    assert odd.ladder([3]).steps == 10
+
+
+def test_masks_of_very_many_runs_are_found_from_some_of_them(monkeypatch):
+    many = Grams(runs().grams.levels, np.repeat(runs().grams.products, 3, axis=0))
+    monkeypatch.setattr(paths, "RUNS", 3)
+    monkeypatch.setattr(stretches, "AT_ONCE", 5)
+    few = Grams(many.levels, many.products[[0, 2, 5]])
+    assert record(Runs(HERE, many)).ladder([3])[3].mask == record(Runs(HERE, few)).ladder([3])[3].mask
 
 
 # Files are data: whatever is in them, the answer is a record or a sentence.
@@ -169,7 +219,7 @@ def rewritten(saved, path, change):
     """The record with its header or arrays changed."""
     path.write_bytes(saved)
     arrays = load_file(path)
-    header = json.loads(json.loads(saved[8 : 8 + int.from_bytes(saved[:8], "little")])["__metadata__"]["budcache"])
+    header = json.loads(_header_of(saved))
     change(header, arrays)
     save_file(arrays, path, {"budcache": json.dumps(header)})
     return path
@@ -195,10 +245,25 @@ def rewritten(saved, path, change):
         (lambda header, arrays: arrays.update({"products.0": np.zeros((2, 7))}), "make no sense"),
         (lambda header, arrays: arrays.update({"products.0": np.zeros((2, 231), np.float32)}), "make no sense"),
         (lambda header, arrays: arrays.update({"levels.0": np.zeros(2000)}), "make no sense"),
+        (lambda header, arrays: arrays.update({"levels.0": np.ones((11, 2))}), "make no sense"),
+        (lambda header, arrays: arrays.update({"levels.0": np.zeros(11)}), "make no sense"),
+        (lambda header, arrays: arrays.update({"levels.0": np.linspace(-1, -2, 11)}), "make no sense"),
+        (lambda header, arrays: arrays.update({"products.0": -np.ones((2, 231))}), "make no sense"),
+        (lambda header, arrays: arrays["products.0"].__setitem__((0, 1), 1e30), "make no sense"),
     ],
 )
 def test_what_makes_no_sense_is_refused(saved, tmp_path, change, says):
     refused(rewritten(saved, tmp_path / "odd.record", change), says)
+
+
+def test_number_formats_that_numpy_does_not_have_are_refused(saved, tmp_path):
+    path = tmp_path / "brain.record"
+    torch_file({"levels.0": torch.ones(3, dtype=torch.bfloat16)}, path, {"budcache": _header_of(saved)})
+    refused(path, "cannot be read|make no sense")
+
+
+def _header_of(saved):
+    return json.loads(saved[8 : 8 + int.from_bytes(saved[:8], "little")])["__metadata__"]["budcache"]
 
 
 def test_another_file_of_that_format_is_no_record(tmp_path):

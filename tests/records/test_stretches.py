@@ -69,6 +69,11 @@ def test_longer_stretches_than_the_longest_are_left_out():
     assert np.isinf(errors[:, 6:]).all() and np.isinf(errors[:, :3]).all()
 
 
+def test_products_that_no_vectors_have_are_refused_with_a_sentence():
+    with pytest.raises(SearchError, match="contradict each other"):
+        Stretches(Grams(np.linspace(1, 0, 5), -np.ones((2, 9, 9)))).errors(3)
+
+
 def test_outputs_that_are_all_zero_make_no_trouble():
     levels = np.linspace(1, 0, 6)
     errors = Stretches(Grams(levels, np.zeros((2, 11, 11)))).errors(3)[1]
@@ -78,7 +83,7 @@ def test_outputs_that_are_all_zero_make_no_trouble():
 def test_runs_of_too_many_steps_are_refused_with_a_sentence():
     steps = MAX_STEPS + 1
     grams = Grams(np.linspace(1, 0, steps + 1), np.zeros((1, 2 * steps + 1, 2 * steps + 1)))
-    with pytest.raises(SearchError, match='strategy="ladder"'):
+    with pytest.raises(SearchError, match="search with the strategy ladder"):
         Stretches(grams)
     Stretches(grams, fitted=False)
 
@@ -123,7 +128,7 @@ def test_what_the_full_runs_say_holds_on_the_model():
 
 
 def test_progress_goes_from_noise_to_data_for_every_kind_of_levels():
-    for levels in (np.linspace(1, 0, 5), np.array([14.6, 3.0, 0.5, 0.0])):
+    for levels in (np.linspace(1, 0, 5), np.array([14.6, 3.0, 0.5, 0.0]), np.linspace(0, 1, 5)):
         found = progress(levels)
         assert found[0] == 0
         assert found[-1] == 1

@@ -35,7 +35,7 @@ from budcache.cli.common import (
 from budcache.cli.search import parse_budgets
 from budcache.errors import SearchError
 from budcache.events import EntryDone, Event
-from budcache.jobs.config import check_budgets
+from budcache.options import check_budgets
 from budcache.policy import Ladder
 from budcache.samples.prompts import read_prompts
 from budcache.wording import several

@@ -28,6 +28,7 @@ from budcache.cli.common import (
     calibration_prompts,
     check_model,
     command,
+    err,
     open_pipeline,
     out,
     pipeline_refusals,
@@ -39,8 +40,9 @@ from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.errors import SearchError
 from budcache.events import Planned
 from budcache.jobs.config import POLISH, ROUNDS, Refine, SearchConfig, taken_strategy
-from budcache.jobs.estimate import search_phases
+from budcache.jobs.estimate import affordable, search_phases
 from budcache.jobs.search import search as find
+from budcache.jobs.searching import check_record
 from budcache.mask import MAX_STEPS, Mask
 from budcache.policy import Ladder, Policy, Reuse
 from budcache.strategies import STRATEGIES, LadderSearch, Limits, Paths, Strategy
@@ -136,6 +138,8 @@ def search(
     )
     guidances, runs = several_guidances(guidance), _record(record, config)
     texts = calibration_prompts(model, prompt or [], prompts, count)
+    if count is None and isinstance(config.strategy, Paths):
+        texts = _paid_for(texts, config)
     config.searched_on(len(texts))
     planned = Planned("search", search_phases(config, len(texts)))
     if dry_run:
@@ -242,16 +246,22 @@ def parse_rounds(text: str) -> int | None:
     return int(text)
 
 
+def _paid_for(texts: list[str], config: SearchConfig) -> list[str]:
+    """As many of the prompts as --max-calls pays for, where nobody said how many."""
+    count = affordable(config, len(texts))
+    if count < len(texts):
+        say(f"{count} of {len(texts)} prompts, which is what --max-calls pays for; --count takes another number", err)
+    return texts[:count]
+
+
 def _record(path: Path | None, config: SearchConfig) -> Record | None:
     """The record that a search starts from, if there is to be one."""
     if path is None:
         return None
-    if not isinstance(config.strategy, Paths):
-        raise SearchError("--record is for paths, which are found from full runs. Leave it out, or --strategy.")
     from budcache.records.record import Record
 
     found = Record.load(path)
-    found.of(config.steps)
+    check_record(found, config)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from budcache.cli.common import Json, command, draw, out
+from budcache.cli.common import Json, command, draw, out, say
 from budcache.events import Scored
 from budcache.policy import Ladder, Policy, load
 from budcache.strategies import read_history
@@ -29,7 +29,7 @@ def show(
     if file.suffix == ".jsonl":
         _show_history(file, plot, as_json)
         return
-    if file.suffix == ".record":
+    if file.suffix == ".record" or _looks_like_a_record(file):
         _show_record(file, as_json)
         return
     found = load(file)
@@ -52,22 +52,26 @@ def show(
     out.print(describe(found))
 
 
+def _looks_like_a_record(file: Path) -> bool:
+    """Whether a file begins as safetensors do: with the length of a JSON header, then the header."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(9)[5:] == b"\0\0\0{"
+    except OSError:
+        return False  # whoever reads it says why
+
+
 def _show_record(file: Path, as_json: bool) -> None:
     from budcache.records.record import Record
 
-    groups = [
-        {"steps": runs.steps, "runs": runs.grams.samples, **runs.origin.model_dump(mode="json", exclude_none=True)}
-        for runs in Record.load(file)
-    ]
+    record = Record.load(file)
     if as_json:
-        print(json.dumps(groups))
+        settings = [(runs, runs.origin.model_dump(mode="json", exclude_none=True)) for runs in record]
+        print(json.dumps([{"steps": runs.steps, "runs": runs.samples, **known} for runs, known in settings]))
         return
-    out.print(f"[bold]record[/bold] of {file.stat().st_size / 1000:.0f} kB")
-    for group in groups:
-        guided = f", guidance {group['guidance']:g}" if "guidance" in group else ""
-        out.print(
-            f"{group['runs']:5d} runs of {group['steps']} steps: {group.get('model')}, {group['scheduler']}{guided}"
-        )
+    out.print(f"[bold]record[/bold] of {record.summary}, {file.stat().st_size / 1000:.0f} kB")
+    for number, runs in enumerate(record, 1):
+        say(f"{number:3d}  {runs}")
 
 
 def _show_history(file: Path, plot: Path | None, as_json: bool) -> None:

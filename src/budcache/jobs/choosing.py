@@ -47,7 +47,7 @@ def best_candidate(candidates: Sequence[Candidate], judge: Judge | None, care: C
     if aside is not None:
         quality = quality_of(aside)
     elif own is not None:
-        quality = quality_of(own).model_copy(update={"loss": None, "used_to_fit": chosen.is_blended})
+        quality = quality_of(own).model_copy(update={"loss": None, "used_to_fit": True})
     else:
         return chosen
     update = {"used_to_choose": True, "calibration_loss": own.loss if own else None}

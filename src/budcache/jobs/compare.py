@@ -17,12 +17,12 @@ from budcache.comparison.result import FULL, Comparison, Conditions
 from budcache.comparison.showing import show
 from budcache.errors import BudcacheWarning, SearchError
 from budcache.events import Planned, Watch
-from budcache.jobs.config import check_budgets, known_options, one_or_several
+from budcache.jobs.config import known_options
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import check_call
 from budcache.jobs.watching import watching
 from budcache.metrics import METRICS, metric
-from budcache.options import whole
+from budcache.options import check_budgets, one_or_several, whole
 from budcache.policy import Ladder
 from budcache.samples.samples import digest, settings_of, take_samples
 from budcache.wording import nearest, quote

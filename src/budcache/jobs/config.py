@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from budcache.errors import SearchError
-from budcache.mask import MAX_STEPS
-from budcache.options import known_options, whole
+from budcache.options import check_budgets, known_options, whole
 from budcache.policy import Ladder, Reuse
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import split
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from budcache.refine.align import Mean
     from budcache.refine.fit import Target
 
-__all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", "known_options", "one_or_several"]
+__all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", "known_options"]
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
@@ -33,16 +30,6 @@ PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 OUTPUTS, RIDGES = (MAX_BLEND, 3), (1e-3, 1e-4, 1e-2)  # what a fit chooses from
 AlignMethod: TypeAlias = Literal["gauss-newton", "gradient"]
 Refine: TypeAlias = Literal["none", "fit", "full"]
-
-
-def one_or_several(budgets: int | Iterable[int]) -> tuple[int, ...]:
-    """Budgets, rising, each once."""
-    several: tuple[object, ...] = (budgets,)
-    if not isinstance(budgets, str):  # which would be taken character by character
-        with suppress(TypeError):  # it is one
-            several = tuple(budgets)  # type: ignore[arg-type]
-    instead = "Give one, such as 8, or several, such as range(4, 13)."
-    return tuple(sorted({whole("budgets", each, instead) for each in several}))
 
 
 def taken_strategy(strategy: str | Strategy | None, reuse: Reuse) -> Strategy:
@@ -226,17 +213,6 @@ class AlignConfig:
     def mean_for(self, joint: bool) -> Mean:
         """The mean of the samples' errors: the paper's for noise levels alone, what goes with PSNR otherwise."""
         return self.mean or ("geometric" if joint else "arithmetic")
-
-
-def check_budgets(budgets: tuple[int, ...], steps: int) -> None:
-    """Refuse budgets that no mask of so many steps can have."""
-    if not budgets:
-        raise SearchError("there is no budget to search for. Give budgets=, in model calls per sample.")
-    if not 1 <= whole("steps", steps) <= MAX_STEPS:
-        raise SearchError(f"a run of {steps} steps is not possible. Use 1 to {MAX_STEPS} steps.")
-    for budget in budgets:
-        if not 1 <= whole("budgets", budget) <= steps:
-            raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")
 
 
 def _check_common(steps: int, teacher_steps: int | None, batch: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from budcache.events import Phase, Planned
 from budcache.jobs.config import (
@@ -13,16 +14,15 @@ from budcache.jobs.config import (
     Refine,
     SearchConfig,
     known_options,
-    one_or_several,
     taken_strategy,
 )
 from budcache.jobs.refining import SETTINGS
-from budcache.options import whole
+from budcache.options import one_or_several, whole
 from budcache.policy import Policy, Reuse
 from budcache.samples.samples import split
-from budcache.strategies import LadderSearch, Paths, Space, Strategy
+from budcache.strategies import LadderSearch, Limits, Paths, Space, Strategy
 
-__all__ = ["align_phases", "estimate", "fit_phases", "put_aside", "search_phases"]
+__all__ = ["affordable", "align_phases", "estimate", "fit_phases", "put_aside", "search_phases"]
 
 FULL_RUNS, SEARCHING, FITTED, CHOOSING = "full runs", "searching", "searching, fitted", "choosing"
 FITTING, ALIGNING, REFINING = "fitting", "aligning", "refining"
@@ -33,6 +33,7 @@ SHARING = 0.65  # the same among the finalists of one budget
 PATHS_SHARING = 0.85  # the same among the candidates of paths, whose rows are fitted
 NEW_STARTS = 0.55  # of the best plain masks' calls, those that the fitted ladder has not made already
 PLAIN_FINALISTS, FITTED_FINALISTS = 3.8, 4.4  # different ones, the uniform mask among them
+LEAST = 2  # samples of a search: one says nothing of others
 CLIMB = 2  # rounds of a climb from a mask that a search has found: the second often finds nothing better
 TRIED = 2.4  # lengths of a Gauss-Newton step
 SELECTION = 8  # samples at most that an alignment keeps the best by, if not told otherwise
@@ -116,10 +117,11 @@ def _path_phases(config: SearchConfig, searched_on: int, kept_out: int, full: in
     masks = (config.strategy.expected(config.steps, config.budgets) or 0) / len(config.budgets)
     tried = masks * PATHS_SHARING * sum(budget - 1 for budget in config.budgets)
     per_mask = max(1.0, sum(config.budgets) / len(config.budgets) / SHARED)
-    phases = [
-        Phase(FULL_RUNS, searched_on * full),
-        Phase(SEARCHING, round(searched_on * (tried + _climb(config) * per_mask))),
-    ]
+    searching = searched_on * (tried + _climb(config) * per_mask)
+    if config.limits.calls is not None:
+        left = max(0, config.limits.calls - searched_on * full)
+        searching, tried = min(searching, left), min(tried, left / searched_on)
+    phases = [Phase(FULL_RUNS, searched_on * full), Phase(SEARCHING, round(searching))]
     if kept_out:
         phases.append(Phase(CHOOSING, round(kept_out * (full + tried))))
     if config.fitted:
@@ -138,6 +140,20 @@ def _refining(config: SearchConfig, budget: int, searched_on: int, kept_out: int
         return calls
     equations = budget - 1 + sum((place + 2) * (budget - 1 - place) for place in range(budget))
     return calls + newton_calls(equations, budget, searched_on, kept_out)
+
+
+def affordable(config: SearchConfig, samples: int) -> int:
+    """How many of some samples the limit on calls pays for, all candidates tried on each; two at least.
+
+    A few samples with every candidate are worth far more than many full runs with nothing left to try on them.
+    """
+    if config.limits.calls is None:
+        return samples
+    unlimited = replace(config, limits=Limits())
+    for count in range(samples, LEAST, -1):
+        if sum(phase.sample_calls for phase in search_phases(unlimited, count)) <= config.limits.calls:
+            return count
+    return min(samples, LEAST)
 
 
 def _choice(config: SearchConfig, searched_on: int, kept_out: int) -> float:

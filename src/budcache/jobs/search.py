@@ -14,12 +14,12 @@ from budcache.jobs.config import (
     Refine,
     SearchConfig,
     known_options,
-    one_or_several,
     taken_strategy,
 )
 from budcache.jobs.searching import Search
 from budcache.jobs.setup import Setup, check_call
 from budcache.jobs.watching import watching
+from budcache.options import one_or_several
 from budcache.policy import Ladder, Reuse
 from budcache.samples.samples import take_samples
 from budcache.strategies import Limits, Strategy
@@ -56,7 +56,7 @@ def search(
     limits: Limits | None = None,
     state_memory: int = STATE_MEMORY,
     ledger: str | os.PathLike[str] | None = None,
-    record: Record | None = None,
+    record: Record | str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     watch: Watch | None = None,
 ) -> Ladder:
@@ -91,7 +91,8 @@ def search(
         limits: where to stop even if the strategy would go on.
         state_memory: bytes for remembered states; fewer cost more calls but give the same losses.
         ledger: a file in which every score is kept, so that a killed search can go on.
-        record: full runs that were recorded before (`budcache.recording`); paths are then found from these, too.
+        record: full runs that were recorded before (`budcache.recording`), or their file; paths are then found from
+            these, too.
         progress: whether to show a bar; None shows one in a terminal or a notebook.
         watch: called with every event (`budcache.events`).
 
@@ -116,6 +117,10 @@ def search(
         care,
         features,
     )
+    if isinstance(record, str | os.PathLike):
+        from budcache.records.record import Record
+
+        record = Record.load(record)
     given = take_samples(prompts, samples, call)
     check_call(pipe, given, "search")
     job = Search(Setup(pipe, steps, reuse, batch, objective, teacher_steps), config, given, record)

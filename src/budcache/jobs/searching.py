@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from budcache.calibration.aggregate import mean
-from budcache.errors import SearchError
+from budcache.errors import RecordError, SearchError
 from budcache.events import RungDone, Scored, Watch
 from budcache.jobs import estimate as phases
 from budcache.jobs.align_newton import Newton
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["Search"]
+__all__ = ["Search", "check_record"]
 
 
 @dataclass
@@ -66,6 +66,9 @@ class Search:
             self.samples, seed=self.config.seed, strategy=_strategy_name(self.config.strategy)
         )
         self._calibrations: list[Calibration] = []
+        if self.record is not None:  # what can be refused is refused before the full runs; their levels come with them
+            check_record(self.record, self.config)
+            self.record.like(self.origin, self.config.steps)
 
     def run(self, ledger: str | os.PathLike[str] | None, watch: Watch) -> Ladder:
         """Search, choose, and put the ladder together."""
@@ -110,7 +113,9 @@ class Search:
 
         config = self.config
         assert isinstance(config.strategy, Paths)
-        grams = known.grams if self.record is None else known.grams + self.record.like(self.origin, known.grams.levels)
+        grams = known.grams
+        if self.record is not None:
+            grams += self.record.like(self.origin, config.steps, grams.levels)
         find = ShortestPaths.through(grams, config.budgets, config.fitted)
         scorer: Scorer = PlainScorer(known, memory=config.state_memory, pictures=Pictures(known))
         if config.fitted:
@@ -248,8 +253,8 @@ class Search:
                 budgets=self.config.budgets,
                 seed=self.config.seed,
                 limits=self.limits,
-                # What earlier runs of a killed search have spent counts, too.
-                calls=lambda: self.calls if keep is None else keep.calls,
+                # What earlier runs of a killed search have spent counts, too; before the first mask, the full runs.
+                calls=lambda: self.calls if keep is None else keep.calls or self.calls,
                 watch=told,
             )
         found.history = [named(event) for event in found.history]
@@ -319,10 +324,22 @@ class Search:
         }
 
 
+def check_record(record: Record, config: SearchConfig) -> None:
+    """Refuse a record that a search cannot start from, whatever the model."""
+    if not isinstance(config.strategy, Paths):
+        raise SearchError("a record is for paths, which are found from full runs. Leave it out, or the strategy.")
+    if config.steps not in {runs.steps for runs in record}:
+        raise RecordError(
+            f"the record has no runs of {config.steps} steps: it has {record.summary}. Leave it out, or record some."
+        )
+
+
 def _from_runs(find: ShortestPaths, budget: int, fitted: bool) -> Policy:
     """Where a limit left no calls to try a budget's candidates: the likeliest, its rows from the full runs alone."""
     (mask,) = find([budget], LIKELIEST)[budget]
-    return Policy(mask=mask, weights=find.stretches.blends(mask) if fitted else None)
+    if not fitted:
+        return Policy(mask=mask)
+    return Policy(mask=mask, weights=find.stretches.blends(mask), refined=(find.refined,))
 
 
 def _strategy_name(strategy: Strategy) -> str:

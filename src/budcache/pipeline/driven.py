@@ -17,6 +17,7 @@ from budcache.numerics.solvers import Solver
 from budcache.pipeline.branches import Branches
 from budcache.pipeline.decoding import Networks
 from budcache.pipeline.following import twin_of
+from budcache.pipeline.recording import check_not_recorded
 from budcache.pipeline.residual import Trunk, attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.schedulers import as_solver, check_scheduler, install, levels
@@ -61,6 +62,7 @@ class PipelineModel:
     def __init__(self, pipe: Any, *, steps: int, reuse: Reuse = "output", grad: bool = False, **call: Any) -> None:
         if isinstance(pipe.scheduler, BudcacheScheduler):
             raise PipelineError("this pipeline carries a policy. Call remove() on its handle first.")
+        check_not_recorded(pipe)
         check_scheduler(pipe.scheduler)
         self.reuse_mode, self.calls = reuse, 0
         self._line, self._trunk = Line(), Trunk() if reuse == "residual" else None

@@ -6,6 +6,7 @@ the latents and the model's outputs. At the end of a run they become a small mat
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from budcache.errors import BudcacheWarning, PipelineError
+from budcache.errors import BudcacheWarning, PipelineError, RecordError
 from budcache.pipeline.origin import describe, guidance_of
 from budcache.pipeline.parts import adapters, check_pipeline
 from budcache.pipeline.scheduler import BudcacheScheduler
@@ -24,7 +25,7 @@ from budcache.records.gram import Grams, gram_of
 from budcache.records.record import MAX_STEPS, Record, Runs
 from budcache.wording import several
 
-__all__ = ["recording"]
+__all__ = ["check_not_recorded", "recording"]
 
 
 @contextmanager
@@ -41,8 +42,9 @@ def recording(pipe: Any, record: Record | None = None) -> Iterator[Record]:
     original = pipe.scheduler
     if isinstance(original, BudcacheScheduler):
         raise PipelineError("this pipeline carries a policy, and what is recorded are full runs. Call remove() first.")
-    if isinstance(original, _Recorder):
-        raise PipelineError("this pipeline is being recorded already. Use the record that is there.")
+    check_not_recorded(pipe)
+    if record is not None and not isinstance(record, Record):
+        raise RecordError(f"a record to add to is wanted, got {type(record).__name__}. Load it with Record.load(path).")
     check_scheduler(original)
     found = Record() if record is None else record
     recorder = _Recorder(original, pipe, found)
@@ -55,6 +57,12 @@ def recording(pipe: Any, record: Record | None = None) -> Iterator[Record]:
             pipe.scheduler = original
 
 
+def check_not_recorded(pipe: Any) -> None:
+    """Refuse a pipeline that is being recorded: what is recorded are its own full runs, and nothing else."""
+    if isinstance(pipe.scheduler, _Recorder):
+        raise PipelineError("this pipeline is being recorded, full run by full run. Do this after the `with` block.")
+
+
 class _Recorder(StandIn):
     """Lets the pipeline's own scheduler work, and copies what goes by."""
 
@@ -65,6 +73,13 @@ class _Recorder(StandIn):
         self.outputs: list[Tensor] = []
         self.unfinished = 0
         self.known_origin: Origin | None = None
+
+    # Some pipelines copy their scheduler; what belongs to the copy is not recorded.
+    def __copy__(self) -> Any:
+        return copy.copy(self.inner)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.inner, memo)
 
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
         self._begin_anew()

@@ -17,6 +17,7 @@ from budcache.pipeline.branches import Branches
 from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference, guidance_of
 from budcache.pipeline.parts import adapters, check_pipeline
+from budcache.pipeline.recording import check_not_recorded
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
 from budcache.pipeline.standin import Timesteps
@@ -59,6 +60,7 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
             "this pipeline already carries a policy. Call remove() on its handle first, or, if it was loaded with one, "
             "set pipe.scheduler = pipe.scheduler.inner."
         )
+    check_not_recorded(pipe)
     _check_origin(policy, pipe)
     known = arguments(pipe)
     default_steps = known.get("num_inference_steps")

@@ -45,6 +45,10 @@ class Grams:
     products: Array
 
     def __post_init__(self) -> None:
+        moves = np.diff(self.levels, axis=0)
+        falls_or_rises = (moves <= 0).all() or (moves >= 0).all()  # some schedulers count from 0 to 1
+        if self.levels.ndim != 1 or not falls_or_rises or not moves.any() or not np.isfinite(self.levels).all():
+            raise SearchError("the noise levels of a run do not lead from noise to data. Use another scheduler.")
         rows = 2 * self.steps + 1
         if self.products.ndim != 3 or self.products.shape[1:] != (rows, rows) or not len(self.products):
             raise SearchError(f"runs of {self.steps} steps have matrices of {rows} rows, not {self.products.shape}.")
@@ -75,6 +79,12 @@ class Grams:
     def mixed(self) -> Array:
         """Products of outputs with latents, shape [N, K, K + 1]."""
         return self.products[:, self.steps + 1 :, : self.steps + 1]
+
+    def spread(self, most: int) -> Grams:
+        """So many of the samples at most, evenly picked."""
+        if self.samples <= most:
+            return self
+        return replace(self, products=self.products[np.linspace(0, self.samples - 1, most).astype(int)])
 
     def __add__(self, other: Grams) -> Grams:
         """The samples of both."""

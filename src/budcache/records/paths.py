@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from budcache.mask import Mask
+from budcache.provenance import Refined
 from budcache.records.gram import Array, Grams
 from budcache.records.stretches import NONE, Stretches
 
 __all__ = ["ShortestPaths", "longest_stretch", "progress"]
 
 KEPT = 4  # paths per pair of last computed steps
+RUNS = 256  # that masks are found from: more take more time and say no more
 NEVER_FREE = 0.02  # of an error right at the start, so that no stretch costs nothing
 
 Path = tuple[float, tuple[int, ...]]  # cost, computed steps
@@ -23,8 +25,8 @@ Layer = dict[tuple[int, int], list[Path]]  # by the last two computed steps
 
 def progress(levels: Array) -> Array:
     """How far a run is at each level, from 0 (noise) to 1 (data)."""
-    share = levels / (1 + levels) if levels[0] > 1.5 else levels  # schedules of variance-exploding models go beyond 1
-    return np.asarray(1 - share / share[0])
+    share = levels / (1 + levels) if levels.max() > 1.5 else levels  # of variance-exploding models they go beyond 1
+    return np.asarray((share[0] - share) / (share[0] - share[-1]))
 
 
 def longest_stretch(steps: int, budgets: Sequence[int]) -> int:
@@ -48,7 +50,7 @@ class ShortestPaths:
     @classmethod
     def through(cls, grams: Grams, budgets: Sequence[int], fitted: bool = True) -> ShortestPaths:
         """The paths through full runs, for some budgets."""
-        return cls(Stretches(grams, fitted, longest=longest_stretch(grams.steps, budgets)))
+        return cls(Stretches(grams.spread(RUNS), fitted, longest=longest_stretch(grams.steps, budgets)))
 
     def __call__(self, budgets: Sequence[int], power: float, count: int = 1) -> dict[int, list[Mask]]:
         """The masks of each budget, best first, `count` of them if there are so many."""
@@ -62,6 +64,11 @@ class ShortestPaths:
                 found[calls] = [Mask.of(steps, path) for cost, path in whole if math.isfinite(cost)][:count]
             layer = self._longer(costs)
         return found
+
+    @property
+    def refined(self) -> Refined:
+        """What a policy says whose weights are those of `stretches`."""
+        return Refined(how="from full runs", prompts=self.stretches.grams.samples, calls=0)
 
     def cost(self, mask: Mask, power: float) -> float:
         """What a mask costs."""

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from budcache.errors import FileError, PolicyError, RecordError, SearchError
-from budcache.policy import Ladder, Origin, Policy, Refined
+from budcache.options import check_budgets, one_or_several, whole
+from budcache.policy import Ladder, Origin, Policy
 from budcache.records import LIKELIEST
 from budcache.records.gram import Array, Grams
 from budcache.storage.files import replacing
@@ -41,13 +42,23 @@ class Runs:
         """K."""
         return self.grams.steps
 
-    def difference(self, origin: Origin, levels: Array) -> str | None:
-        """Why runs of another origin, on other levels, do not belong to these, as a clause; None if they do."""
-        steps = len(levels) - 1
-        if steps != self.steps:
-            return f"steps is {self.steps} in one and {steps} in the other"
-        if not np.allclose(self.grams.levels, levels, rtol=0, atol=NEAR * abs(float(levels[0]))):
-            return "the noise levels differ"
+    @property
+    def samples(self) -> int:
+        """How many runs there are."""
+        return self.grams.samples
+
+    def __str__(self) -> str:
+        """What they are, in one line; runs of other sizes have other noise levels, so one of these is named, too."""
+        origin, middle = self.origin, float(self.grams.levels[self.steps // 2])
+        guided = None if origin.guidance is None else f"guidance {origin.guidance:g}"
+        facts = filter(None, (origin.model, origin.scheduler, guided, f"noise level {middle:.5g} halfway"))
+        return f"{several(self.samples, 'run')} of {several(self.steps, 'step')}: {', '.join(facts)}"
+
+    def difference(self, origin: Origin, levels: Array | None = None) -> str | None:
+        """Why runs of as many steps do not belong to these, as a clause; None if they do, as far as is known."""
+        scale = float(abs(self.grams.levels).max())
+        if levels is not None and not np.allclose(self.grams.levels, levels, rtol=0, atol=NEAR * scale):
+            return "the noise levels differ, as they do for pictures of another size"
         return self.origin.difference(origin, SETTINGS)
 
 
@@ -60,19 +71,21 @@ class Record:
     def add(self, runs: Runs) -> None:
         """Put runs with those that they belong to."""
         for number, group in enumerate(self.groups):
-            if group.difference(runs.origin, runs.grams.levels) is None:
+            if group.steps == runs.steps and group.difference(runs.origin, runs.grams.levels) is None:
                 self.groups[number] = replace(group, grams=group.grams + runs.grams)
                 return
         self.groups.append(runs)
 
     def __add__(self, other: Record) -> Record:
+        if not isinstance(other, Record):
+            return NotImplemented
         total = Record(list(self.groups))
         for group in other.groups:
             total.add(group)
         return total
 
     def __len__(self) -> int:
-        return sum(group.grams.samples for group in self.groups)
+        return sum(group.samples for group in self.groups)
 
     def __iter__(self) -> Iterator[Runs]:
         return iter(self.groups)
@@ -80,32 +93,38 @@ class Record:
     @property
     def summary(self) -> str:
         """What is there, for a person to read."""
-        parts = [f"{several(group.grams.samples, 'run')} of {group.steps} steps" for group in self.groups]
+        parts = []
+        for steps in dict.fromkeys(group.steps for group in self.groups):
+            counts = [group.samples for group in self.groups if group.steps == steps]
+            kinds = f" in {len(counts)} kinds" if len(counts) > 1 else ""
+            parts.append(f"{several(sum(counts), 'run')} of {several(steps, 'step')}{kinds}")
         return " and ".join(parts) or "nothing yet"
 
     def __repr__(self) -> str:
         return f"<Record of {self.summary}>"
 
-    def of(self, steps: int | None = None) -> Runs:
-        """The runs of a number of steps; where several kinds have it, those with the most samples."""
-        fitting = [group for group in self.groups if steps in (None, group.steps)]
-        if not fitting:
-            there = f"runs of {self._steps_text} steps" if self.groups else "no run at all"
-            wanted = "" if steps is None else f" of {steps} steps"
-            raise RecordError(f"the record has no runs{wanted}: it has {there}. Record some.")
-        return max(fitting, key=lambda group: group.grams.samples)
+    def source(self, steps: int | None = None) -> Runs:
+        """The runs that a ladder comes from: those of so many steps, else of the nearest number; of these the most."""
+        several_runs = [group for group in self.groups if group.samples >= 2]
+        if not several_runs:
+            raise RecordError(
+                f"the record has {self.summary}, and policies take two runs or more of one kind, better four: one says "
+                "nothing of others. Record more."
+            )
+        return min(several_runs, key=lambda group: (0 if steps is None else abs(group.steps - steps), -group.samples))
 
-    def like(self, origin: Origin, levels: Array) -> Grams:
-        """The runs of the same pipeline with the same settings."""
+    def like(self, origin: Origin, steps: int, levels: Array | None = None) -> Grams:
+        """The runs of the same pipeline with the same steps and settings; levels are None while they are not known."""
         reasons = []
         for group in self.groups:
-            reason = group.difference(origin, levels)
-            if reason is None:
-                return group.grams
-            reasons.append(reason)
+            if group.steps == steps:
+                reason = group.difference(origin, levels)
+                if reason is None:
+                    return group.grams
+                reasons.append(reason)
+        there = "; ".join(dict.fromkeys(reasons)) or f"it has {self.summary}, and the search is of {steps}"
         raise RecordError(
-            f"the record has no runs like these: {'; '.join(reasons) or 'it is empty'}. Leave it out, or record "
-            "runs with the same model and settings."
+            f"the record has no runs like these: {there}. Leave it out, or record runs of the same model and settings."
         )
 
     def ladder(self, budgets: int | Iterable[int], *, steps: int | None = None) -> Ladder:
@@ -118,20 +137,16 @@ class Record:
         """
         from budcache.records.paths import ShortestPaths
 
-        wanted = tuple(sorted({budgets} if isinstance(budgets, int) else set(budgets)))
-        same = [group for group in self.groups if steps in (None, group.steps)]
-        runs = self.of(steps if same else self._nearest(steps))
+        wanted = one_or_several(budgets)
+        if steps is not None:
+            check_budgets(wanted, whole("steps", steps))
+        runs = self.source(steps)
         grams = runs.grams if steps in (None, runs.steps) else runs.grams.at(int(steps or 0))
-        for budget in wanted:
-            if not 1 <= budget <= grams.steps:
-                raise SearchError(f"a budget of {budget} does not fit {grams.steps} steps. Choose 1 to {grams.steps}.")
-        if not wanted:
-            raise SearchError("there is no budget to make a policy for. Give at least one.")
+        check_budgets(wanted, grams.steps)
         find = ShortestPaths.through(grams, wanted)
         origin = runs.origin.model_copy(update={"strategy": "paths", "prompts": grams.samples, "calls": 0})
-        how = Refined(how="from full runs", prompts=grams.samples, calls=0)
         return Ladder.of(
-            Policy(mask=masks[0], weights=find.stretches.blends(masks[0]), origin=origin, refined=(how,))
+            Policy(mask=masks[0], weights=find.stretches.blends(masks[0]), origin=origin, refined=(find.refined,))
             for masks in find(wanted, LIKELIEST).values()
         )
 
@@ -167,19 +182,11 @@ class Record:
             raise
         except FileNotFoundError:
             raise FileError(f"there is no file {source}. Check the path, or record some runs.") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:  # the last for number formats that numpy does not have
             raise FileError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
         except SafetensorError:
             raise RecordError(f"{source} is not a record, or not all of it. Copy it again, or record anew.") from None
         return cls([_group(source, number, data, arrays) for number, data in enumerate(header["origins"])])
-
-    @property
-    def _steps_text(self) -> str:
-        return ", ".join(map(str, sorted({group.steps for group in self.groups})))
-
-    def _nearest(self, steps: int | None) -> int | None:
-        known = {group.steps for group in self.groups}
-        return min(known, key=lambda each: abs(each - (steps or 0))) if known else None
 
 
 def _header(source: Path, text: str | None) -> dict[str, Any]:
@@ -210,14 +217,17 @@ def _group(source: Path, number: int, data: Any, arrays: dict[str, Any]) -> Runs
         rows = 2 * steps + 1
         if not 1 <= steps <= MAX_STEPS or half.ndim != 2 or half.shape[1] != rows * (rows + 1) // 2:
             raise ValueError
-        if levels.dtype != np.float64 or half.dtype != np.float64 or not (np.diff(levels) < 0).all():
+        if levels.dtype != np.float64 or half.dtype != np.float64:
             raise ValueError
-        if not np.isfinite(levels).all() or abs(levels).max() > 1e12 or abs(half).max(initial=0) > 1e100:
+        if levels.min() < 0 or levels.max() > 1e12 or abs(half).max(initial=0) > 1e100:
             raise ValueError
         upper = np.triu_indices(rows)
         products = np.zeros((len(half), rows, rows))
         products[:, upper[0], upper[1]] = half
         products[:, upper[1], upper[0]] = half
+        squares = np.einsum("nii->ni", products)
+        if (squares < 0).any() or (products**2 > 1.001 * squares[:, :, None] * squares[:, None, :] + 1e-300).any():
+            raise ValueError
         return Runs(Origin.model_validate(data), Grams(levels, products))
     except (ValueError, TypeError, KeyError, SearchError, PolicyError):
         raise RecordError(f"{source} is damaged: its runs number {number} make no sense. Record them anew.") from None

@@ -23,6 +23,7 @@ Whole = NDArray[np.int64]
 
 ROUNDS = 3  # of reweighting, so that samples count relative to their own error; it settles at once
 MAX_STEPS = 128  # there are about K^4 / 48 stretches
+AT_ONCE = 1 << 21  # stretches times samples: some hundred megabytes
 NONE = -1  # no such predecessor
 
 Pair = tuple[int, int]  # of predecessors, the newest first
@@ -49,7 +50,7 @@ class Stretches:
         if self.fitted and self.grams.steps > MAX_STEPS:
             raise SearchError(
                 f"the table of all stretches of {self.grams.steps} steps would be too large; {MAX_STEPS} is the most. "
-                'Use strategy="ladder".'
+                "Take fewer steps, or search with the strategy ladder."
             )
         self._keep, self._push = self.grams.transitions()
 
@@ -64,8 +65,11 @@ class Stretches:
             pairs = self._pairs(step)
             found = np.full((len(pairs), self.grams.steps + 1), np.inf)
             last = self.grams.steps if self.longest is None else min(self.grams.steps, step + self.longest)
-            _, errors = self._solved(step, pairs, np.arange(step + 1, last + 1))
-            found[:, step + 1 : last + 1] = errors.mean(-1)
+            ends = np.arange(step + 1, last + 1)
+            size = max(1, AT_ONCE // (len(ends) * self.grams.samples))
+            for begin in range(0, len(pairs), size):
+                _, errors = self._solved(step, pairs[begin : begin + size], ends)
+                found[begin : begin + size, step + 1 : last + 1] = errors.mean(-1)
             self._known[step] = {pair: row for row, pair in enumerate(pairs)}, found
         return self._known[step]
 
@@ -122,7 +126,10 @@ def _least(
         pull = ridge * np.einsum("peii->pe", matrix) / there.sum(1)[:, None]
         pull = np.maximum(pull, 1e-200)  # outputs that are all zero
         matrix = matrix + pull[..., None, None] * np.eye(3) * there[:, None, :, None] + blank[:, None]
-        weights = np.linalg.solve(matrix, (vector + pull[..., None] * plain)[..., None])[..., 0]
+        try:
+            weights = np.linalg.solve(matrix, (vector + pull[..., None] * plain)[..., None])[..., 0]
+        except np.linalg.LinAlgError:  # the products of real runs have no negative squares, so that it can be solved
+            raise SearchError("the inner products of the runs contradict each other. Record them anew.") from None
         pairs_of = weights[..., :, None] * weights[..., None, :] * push[None, :, None, None] ** 2
         quadratic = np.einsum("peij,npij->pen", pairs_of, gram, optimize=True)
         errors = np.maximum(square.T[None] - 2 * np.einsum("pei,npie->pen", weights, side) + quadratic, 0)

@@ -92,7 +92,7 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
         where = "that the search was made on" if fitted else "kept out of the search; loss on the others"
         lines.append(f"PSNR in decibels to the run of {steps} steps: {what} on {on} {where}")
         if fitted:
-            lines.append(f"the weights were fitted to these samples; on new prompts expect several dB less{MORE}")
+            lines.append(f"the policies were made on these samples; on new prompts expect several dB less{MORE}")
         elif any(quality.used_to_choose for quality in measured):
             lines.append("the policies were also chosen by these samples, so on new prompts expect a little less")
         if counts and counts[0] < FEW and not fitted:
@@ -105,6 +105,10 @@ def _refinements(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     lines = [(rung.budget, line) for rung in rungs for line in rung.refined]
     if not lines:
         return []
+    if all(line.gain is None and line.calls == 0 for _, line in lines):
+        hows = ", ".join(dict.fromkeys(line.how for _, line in lines))
+        some = f"{', '.join(str(budget) for budget, _ in lines)} calls: " if len(lines) < len(rungs) else ""
+        return [Text(f"{some}weights {hows}, not yet tried on the model", style="dim")]
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("calls", justify="right")
     table.add_column("refined by", no_wrap=True)
@@ -124,6 +128,10 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def _spent(calls: int) -> str:
+    return f"in {calls} sample-calls" if calls else "without a model call"
+
+
 def _origin(origin: Origin | None) -> list[RenderableType]:
     if origin is None:
         return [Text("origin unknown", style="dim")]
@@ -139,7 +147,7 @@ def _origin(origin: Origin | None) -> list[RenderableType]:
                 None,
                 (
                     origin.strategy,
-                    None if origin.calls is None else f"in {origin.calls} sample-calls",
+                    None if origin.calls is None else _spent(origin.calls),
                     None if origin.seed is None else f"with seed {origin.seed}",
                 ),
             )
