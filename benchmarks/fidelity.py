@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import rows
 import torch
 from judging import Judge, peak_memory
 
@@ -57,7 +58,7 @@ class Shelf:
     def align(self, ladder: Ladder, budgets: Iterable[int], **options: Any) -> Ladder:
         """Algorithm 3 on all prompts, for some budgets."""
         chosen = Ladder.of([rung for rung in ladder if rung.budget in set(budgets)])
-        return budcache.align(self.pipe, chosen, prompts=self.prompts, **options)
+        return budcache.align(self.pipe, chosen, method="gradient", prompts=self.prompts, **options)
 
 
 def find(shelf: Shelf, budgets: tuple[int, ...], count: int) -> None:
@@ -66,10 +67,10 @@ def find(shelf: Shelf, budgets: tuple[int, ...], count: int) -> None:
     shelf.get(
         "uniform, residual", lambda: Ladder.of([Policy(mask=Mask.uniform(STEPS, b), reuse="residual") for b in budgets])
     )
-    plain = shelf.get("ladder", lambda: shelf.search(count, budgets, fit=False))
-    ours = shelf.get(OURS, lambda: shelf.search(count, budgets))
+    plain = shelf.get("ladder", lambda: shelf.search(count, budgets, strategy="ladder", refine="none"))
+    ours = shelf.get(OURS, lambda: shelf.search(count, budgets, strategy="ladder"))
     residual = shelf.get("ladder, residual", lambda: shelf.search(count, budgets, reuse="residual"))
-    two: dict[str, Any] = {"selection": 0, "fit": False}
+    two: dict[str, Any] = {"selection": 0, "refine": "none"}
     shelf.get(PUBLISHED, lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", reuse="residual", **two))
     shelf.get("published search, output reuse", lambda: shelf.search(2, budgets, strategy="authors-r2-sa100", **two))
     shelf.get("anneal R1 SA20 as printed", lambda: shelf.search(2, budgets, strategy="anneal-r1-sa20", **two))
@@ -87,7 +88,7 @@ def find(shelf: Shelf, budgets: tuple[int, ...], count: int) -> None:
     shelf.get("ladder + align, geometric", lambda: shelf.align(plain, LOW, **GEOMETRIC))
     shelf.get("ladder + align, residual", lambda: shelf.align(residual, budgets))
     shelf.get(JOINT, lambda: shelf.align(ours, budgets, epochs=2))
-    finer = shelf.get(FINER, lambda: shelf.search(min(count, 32), budgets, teacher_steps=224))
+    finer = shelf.get(FINER, lambda: shelf.search(min(count, 32), budgets, strategy="ladder", teacher_steps=224))
     shelf.get(FINER_JOINT, lambda: shelf.align(finer, (9, 10, 11), epochs=2, teacher_steps=224))
 
 
@@ -107,12 +108,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--evaluation", type=int, default=32, help="held-out prompts")
     parser.add_argument("--prompts", type=int, default=64, help="calibration prompts for ours")
+    parser.add_argument("--rows", action="store_true", help="rows, guidance apart, features, Gauss-Newton (rows.py)")
     parser.add_argument("--folder", type=Path, default=Path("out/fidelity"))
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     pipe = models.load(MODEL)
     pipe.set_progress_bar_config(disable=True)
+    if args.rows:
+        print(json.dumps(rows.measured(pipe, args.folder)))
+        return
     budgets = tuple(range(4, 13))
     shelf = Shelf(args.folder, pipe, models.prompts(MODEL, "calibration"))
     find(shelf, budgets, args.prompts)
@@ -245,14 +250,16 @@ def memory() -> dict[str, float]:
     plain = peak_memory("pipe(prompts[:8], num_inference_steps=28)")
     few, fit = (peak_memory(f"budcache.fit(pipe, {policy}, prompts=prompts[:{n}], batch=8)") for n in (16, 64))
     align = f"budcache.align(pipe, {policy}, prompts=prompts[:12], selection=4)"
+    fitted = f"budcache.fit(pipe, {policy}, prompts=prompts[:8])"
+    newton = f"budcache.align(pipe, {fitted}, prompts=prompts[:12], batch=8)"
     residual = align.replace("8))", '8), reuse="residual")')
-    joint = (
-        f"budcache.align(pipe, budcache.fit(pipe, {policy}, prompts=prompts[:8]), prompts=prompts[:12], selection=4)"
-    )
+    joint = f"budcache.align(pipe, {fitted}, prompts=prompts[:12], selection=4, method='gradient')"
     return {
         "plain inference, batch 8": round(plain, 1),
         "fit on 16 prompts, batch 8": round(few, 1),
         "fit on 64 prompts, batch 8": round(fit, 1),
+        "fit, then Gauss-Newton on 12 prompts, batch 8": round(gauss := peak_memory(newton), 1),
+        "Gauss-Newton over plain (goal 1.1)": round(gauss / plain, 3),
         "align, batch 1": round(peak_memory(align), 1),
         "align with residual reuse, batch 1": round(peak_memory(residual), 1),
         "fit, then align jointly, batch 1": round(peak_memory(joint), 1),

@@ -46,7 +46,7 @@ class Judge:
 
     def __call__(self, policy: Policy) -> dict[str, float]:
         """Mean PSNR and SSIM, and the 5th percentile and the worst PSNR."""
-        key = policy.model_dump_json(include={"mask", "reuse", "weights", "noise", "sigmas"})
+        key = policy.model_dump_json(include={"mask", "reuse", "weights", "rows", "guided", "sigmas"})
         if key not in self.known:
             self.known[key] = self.measure(self.draw(policy))
         return self.known[key]

@@ -63,7 +63,7 @@ def main() -> None:
     }
     policy = Policy(mask=Mask.uniform(args.steps, args.budget))
     every = tuple(tuple(1.0 / (row + 1) for _ in range(row + 1)) for row in range(args.budget))  # all outputs (F13)
-    rows = policy.model_copy(update={"weights": every, "noise": (0.0,) * args.budget})
+    rows = policy.model_copy(update={"weights": None, "rows": [{"outputs": row} for row in every]})
 
     def bare() -> None:
         pipe(num_inference_steps=args.budget, generator=torch.Generator().manual_seed(0), **call)

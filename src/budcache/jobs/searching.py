@@ -73,6 +73,7 @@ class Search:
     def run(self, ledger: str | os.PathLike[str] | None, watch: Watch) -> Ladder:
         """Search, choose, and put the ladder together."""
         config, begin = self.config, time.monotonic()
+        self._begin = begin
         from_runs = isinstance(config.strategy, Paths)
         with ExitStack() as stack:
             if ledger is not None:
@@ -147,6 +148,9 @@ class Search:
         self.meter.phase(phases.REFINING)
         found = []
         for number, policy in enumerate(policies, 1):
+            if self.limits.reached(self.calls, time.monotonic() - self._begin, 0):
+                found.append(policy)  # there is no time or no call left to make more of it
+                continue
             before = self.calls
             if judge is not None:
                 judge.forget()
@@ -163,14 +167,17 @@ class Search:
     def _better(self, policy: Policy, known: Calibration, judge: Judge | None, features: bool) -> Policy:
         """A policy in the form that is best on the samples put aside; where there are none, on those searched on.
 
-        There the simpler form, three outputs by the solver, is not tried: it would never be better.
+        There fewer outputs or another ridge are not tried: of these, fitted samples would always take the larger form.
         """
         from budcache.calibration.judge import Judge
         from budcache.refine.fit import FittedScorer, Form
 
-        if judge is not None:
-            policy = judge.best([policy, blended(policy, FittedScorer(known).fit(policy.mask))])
         rows = Form(outputs=MAX_BLEND, noise=True)
+        if judge is not None:
+            loose = replace(rows, ridge=0.1 * rows.ridge)
+            forms = {blended(policy, FittedScorer(known, form).fit(policy.mask)): form for form in (Form(), loose)}
+            policy = judge.best([policy, *forms])
+            rows = loose if forms.get(policy) == loose else rows
         return better_rows(policy, rows, known, judge or Judge(known, care=self.config.care), features)
 
     def _measured(self, before: Policy, after: Policy, known: Calibration, judge: Judge | None, calls: int) -> Policy:
