@@ -163,7 +163,7 @@ class Lab:
             plan = replace(plan, iterations=3, **({"rounds": 1} if hasattr(plan, "rounds") else {}))
         two = list(prompts) or (self.calibration[:2] if self.embedded else list(PROMPTS))
         name = f"{options.pop('name', strategy)}-{budget}"
-        return self.search(name, two, [budget], **{"strategy": plan, "selection": 0, "fit": False, **options})
+        return self.search(name, two, [budget], **{"strategy": plan, "selection": 0, "refine": "none", **options})
 
     def ours(
         self, *, fit: bool = True, budgets: Iterable[int] = (), prompts: Sequence[str] = (), **options: Any

@@ -19,7 +19,7 @@ EVERY = "policy:the best of all masks"
 
 def main(argv: Sequence[str] | None = None) -> None:
     lab = Lab("few_steps", __doc__ or "", argv, steps=(8, 6), budgets=((4, 5), (3,)))
-    every = {"strategy": "exhaustive", "selection": 0, "fit": False}
+    every = {"strategy": "exhaustive", "selection": 0, "refine": "none"}
     policies = {
         "authors": Ladder.of([lab.published(budget).ladder[budget] for budget in lab.budgets]),
         "budcache-plain": lab.ours(fit=False, budgets=lab.budgets).ladder,

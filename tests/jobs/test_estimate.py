@@ -62,17 +62,17 @@ SEARCHES = {
     "fitted, more prompts": {"steps": 8, "budgets": (3, 4), "prompts": 8},
     "fitted, nothing to choose by": {"steps": 8, "budgets": (2, 3), "selection": 0},
     "fitted, finer teacher": {"steps": 8, "budgets": (2, 3), "teacher_steps": 24},
-    "plain": {"steps": 8, "budgets": (2, 3, 4), "fit": False},
-    "plain, larger": {"steps": 12, "budgets": (3, 5, 7), "fit": False},
-    "plain, nothing to choose by": {"steps": 12, "budgets": 6, "fit": False, "selection": 0},
+    "plain": {"steps": 8, "budgets": (2, 3, 4), "refine": "none"},
+    "plain, larger": {"steps": 12, "budgets": (3, 5, 7), "refine": "none"},
+    "plain, nothing to choose by": {"steps": 12, "budgets": 6, "refine": "none", "selection": 0},
     "residual": {"steps": 8, "budgets": (2, 3, 4), "reuse": "residual"},
     "residual, larger": {"steps": 12, "budgets": (3, 5), "reuse": "residual", "selection": 2},
 }
 OTHERS = {
-    "annealed": {"steps": 12, "budgets": 4, "strategy": "anneal-r2-sa100", "fit": False, "prompts": 2},
+    "annealed": {"steps": 12, "budgets": 4, "strategy": "anneal-r2-sa100", "refine": "none", "prompts": 2},
     "annealed, fitted": {"steps": 8, "budgets": (3, 4), "strategy": "anneal-r1-sa20", "prompts": 2, "selection": 1},
-    "authors": {"steps": 12, "budgets": (4, 6), "strategy": "authors-r1-sa20", "fit": False, "prompts": 1},
-    "polished": {"steps": 8, "budgets": (2, 3, 4), "polish": 2, "fit": False},
+    "authors": {"steps": 12, "budgets": (4, 6), "strategy": "authors-r1-sa20", "refine": "none", "prompts": 1},
+    "polished": {"steps": 8, "budgets": (2, 3, 4), "polish": 2, "refine": "none"},
     "uniform": {"steps": 8, "budgets": (3, 4), "strategy": "uniform"},
 }
 
@@ -122,7 +122,7 @@ def test_an_estimate_is_the_sum_of_its_phases():
         ({"strategy": "magic"}, "no strategy 'magic'"),
         ({"prompts": 2, "selection": 2}, "leave none to learn from"),
         ({"prompts": 0}, "leave none to learn from"),
-        ({"reuse": "residual", "fit": True}, 'only reuse="output" can be fitted'),
+        ({"reuse": "residual", "refine": "fit"}, 'only reuse="output" can be fitted'),
     ],
     ids=str,
 )
@@ -157,7 +157,7 @@ def test_an_alignment_costs_what_it_said(options):
 
 
 def test_a_search_that_goes_on_counts_what_was_spent_before(tmp_path):
-    options = {"steps": 8, "budgets": (2, 3), "fit": False, "ledger": tmp_path / "a.jsonl"}
+    options = {"steps": 8, "budgets": (2, 3), "refine": "none", "ledger": tmp_path / "a.jsonl"}
     half = search(**options, limits=Limits(evaluations=9))
     seen = []
     whole = search(**options, watch=seen.append)
@@ -187,7 +187,7 @@ def test_an_alignment_that_goes_on_counts_what_was_spent_before(tmp_path):
 
 # Who listens by default
 
-QUICK = {"steps": 6, "budgets": 2, "prompts": 2, "fit": False, "selection": 1}
+QUICK = {"steps": 6, "budgets": 2, "prompts": 2, "refine": "none", "selection": 1}
 
 
 def test_with_progress_there_is_a_bar_that_ends_full(capsys):

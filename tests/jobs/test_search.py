@@ -35,7 +35,7 @@ def pipe():
 def search(pipe, *, call=(), **more):
     """A search with plain reuse, if not told otherwise; what fitted reuse adds is in test_fit.py."""
     texts = {} if {"prompts", "samples"} & set(more) else {"prompts": TEXTS}
-    usual = {"steps": STEPS, "budgets": BUDGETS, "strategy": "ladder", "fit": False, **texts}
+    usual = {"steps": STEPS, "budgets": BUDGETS, "strategy": "ladder", "refine": "none", **texts}
     return budcache.search(pipe, call={**SHARED, **dict(call)}, **{**usual, **more})
 
 
@@ -357,7 +357,7 @@ def test_a_limit_on_calls_ends_with_what_there_is(pipe):
 @pytest.mark.parametrize("evaluations", [9, 19, 20, 24, 38])
 def test_a_limit_before_or_in_the_fitted_climb_ends_with_what_there_is(pipe, evaluations):
     """Plain stretches take 19 masks, fitted ones 19 more, and the best of the first two others."""
-    more = {"fit": True, "prompts": TEXTS[:2], "selection": 1, "limits": Limits(evaluations=evaluations)}
+    more = {"refine": "fit", "prompts": TEXTS[:2], "selection": 1, "limits": Limits(evaluations=evaluations)}
     ladder = search(pipe, **more)
     assert len([step for step in ladder.searched.history if step.new]) == evaluations
     assert len(scored(ladder)) == min(evaluations, 19)
@@ -472,7 +472,7 @@ def test_a_limit_on_calls_counts_what_earlier_runs_have_spent(pipe, tmp_path):
         ({"strategy": "magic"}, "no strategy 'magic'.*ladder"),
         ({"reuse": "all"}, "there is no reuse 'all'"),
         ({"objective": "sound"}, "there is no objective 'sound'"),
-        ({"reuse": "residual", "fit": True}, 'only reuse="output" can be fitted'),
+        ({"reuse": "residual", "refine": "fit"}, 'only reuse="output" can be fitted'),
         ({"state_memory": -1}, "memory of -1 bytes"),
         ({"polish": -1}, "polish needs a window and rounds of at least 0"),
         ({"rounds": -1}, "polish needs a window and rounds of at least 0"),

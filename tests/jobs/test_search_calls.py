@@ -48,12 +48,12 @@ def searched(zoo, **options):
     "options",
     [
         {},
-        {"fit": False, "polish": 2},
+        {"refine": "none", "polish": 2},
         {"batch": 2, "selection": 2},
         {"reuse": "residual"},
-        {"objective": "pixel", "fit": False},
-        {"teacher_steps": 9, "fit": False},
-        {"strategy": "anneal-r1-sa20", "state_memory": 0, "fit": False},
+        {"objective": "pixel", "refine": "none"},
+        {"teacher_steps": 9, "refine": "none"},
+        {"strategy": "anneal-r1-sa20", "state_memory": 0, "refine": "none"},
     ],
     ids=str,
 )
@@ -93,7 +93,7 @@ def weighted(number):
 
 def test_a_ledger_tells_objectives_apart_by_what_they_compute(zoo, tmp_path):
     """The same function made twice goes on; one that closes over another number is refused."""
-    options = {"fit": False, "ledger": tmp_path / "a.jsonl"}
+    options = {"refine": "none", "ledger": tmp_path / "a.jsonl"}
     first, spent = searched(zoo, objective=weighted(1.0), **options)
     again, more = searched(zoo, objective=weighted(1.0), **options)
     assert again.budgets == first.budgets

@@ -54,12 +54,26 @@ def test_a_batch_is_several_samples_at_once(zoo, batch, sizes):
             assert torch.equal(noise[seed : seed + 1], alone.noise)
 
 
+def test_samples_of_other_settings_are_other_batches(zoo):
+    """Each with the noise of its own place among all."""
+    kind, pipe = zoo
+    cat, dog = samples(kind, "a cat", "a dog")
+    with Setup(pipe, STEPS, batch=2).calibration([cat, {**cat, "height": 64}, dog], 0) as known:
+        assert [len(run.noise) for run in known.runs] == [2, 1]
+        with opened(kind, pipe, seed=2, prompt="a dog") as alone:
+            assert torch.equal(known.runs[0].noise[1:], alone.noise)
+    assert threads() == []
+
+
 def test_samples_that_are_no_batch_are_refused_and_nothing_stays_open(zoo):
     kind, pipe = zoo
-    given = [*samples(kind, "a cat", "a dog"), {**kind.kwargs(), "height": 64}]
+    given = [
+        {**sample, "latents": torch.zeros(1, size, 8)}
+        for size, sample in zip((4, 9), samples(kind, *"ab"), strict=True)
+    ]
     with (
-        pytest.raises(PipelineError, match="height is 32 in sample 0 but 64 in sample 1"),
-        Setup(pipe, STEPS, batch=2).calibration([given[0], given[2]], 0),
+        pytest.raises(PipelineError, match="latents has another shape in each sample"),
+        Setup(pipe, STEPS, batch=2).calibration(given, 0),
     ):
         pytest.fail("it was opened")
     assert threads() == []

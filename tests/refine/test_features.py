@@ -70,7 +70,8 @@ def test_they_hold_for_settings_that_shared_weights_do_not():
     known, others = mixed(range(16)), mixed(range(100, 116))
     losses = []
     for features in (False, True):
-        found = FittedScorer(known, outputs=16, noise=True, features=features).fit(MASK)
+        # Latents of six numbers say little, so what features change is pulled more than usual.
+        found = FittedScorer(known, outputs=16, noise=True, features=features, slopes=1.0).fit(MASK)
         losses.append(geometric_mean(others.losses(others.finals(Policy(mask=MASK, rows=found.rows)))))
     assert losses[1] < 0.8 * losses[0]
 

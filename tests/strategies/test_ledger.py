@@ -310,7 +310,7 @@ class FullDisk:
 def test_a_full_disk_loses_nothing_that_was_written(path):
     plan, model = STRATEGIES["ladder"], Model()
     ledger = Ledger(path, SEARCH)
-    ledger._journal._file = FullDisk(ledger._journal._file, room=6)
+    ledger.journal._file = FullDisk(ledger.journal._file, room=6)
     with pytest.raises(FileError, match=r"No space left on device\. What was finished is kept; make room") as caught:
         drive(plan, ledger.remembering(model, lambda: model.calls), steps=STEPS, budgets=BUDGETS, seed=1)
     assert "\n" not in str(caught.value)

@@ -124,9 +124,10 @@ def _path_phases(config: SearchConfig, searched_on: int, kept_out: int, full: in
     phases = [Phase(FULL_RUNS, searched_on * full), Phase(SEARCHING, round(searching))]
     if kept_out:
         phases.append(Phase(CHOOSING, round(kept_out * (full + tried))))
-    if config.fitted:
-        phases.append(Phase(REFINING, round(sum(_refining(config, b, searched_on, kept_out) for b in config.budgets))))
-    return tuple(phases)
+    refining = sum(_refining(config, b, searched_on, kept_out) for b in config.budgets) if config.fitted else 0
+    if config.limits.calls is not None:
+        refining = min(refining, max(0, config.limits.calls - sum(phase.sample_calls for phase in phases)))
+    return (*phases, Phase(REFINING, round(refining))) if refining else tuple(phases)
 
 
 def _refining(config: SearchConfig, budget: int, searched_on: int, kept_out: int) -> float:

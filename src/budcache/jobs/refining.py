@@ -67,12 +67,16 @@ def better_rows(policy: Policy, form: Form, known: Calibration, judge: Judge, fe
 
     if known.is_guided and judge.calibration.is_guided:
         apart = FittedScorer(known, replace(form, apart=True)).fit(policy.mask)
-        policy = judge.best([policy, policy.model_copy(update={"guided": apart.rows})])
+        update: dict[str, Any] = {"guided": apart.rows, "quality": Quality(calibration_loss=apart.loss)}
+        policy = judge.best([policy, policy.model_copy(update=update)])
     if features:
         looking = replace(form, features=True)
-        update: dict[str, Any] = {"weights": None, "rows": FittedScorer(known, looking).fit(policy.mask).rows}
+        found = FittedScorer(known, looking).fit(policy.mask)
+        update = {"weights": None, "rows": found.rows}
         if policy.guided is not None:
-            update["guided"] = FittedScorer(known, replace(looking, apart=True)).fit(policy.mask).rows
+            found = FittedScorer(known, replace(looking, apart=True)).fit(policy.mask)
+            update["guided"] = found.rows
+        update["quality"] = Quality(calibration_loss=found.loss)
         policy = judge.best([policy, policy.model_copy(update=update)])
     return policy
 

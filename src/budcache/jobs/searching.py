@@ -145,7 +145,8 @@ class Search:
         features = are_mixed(self.samples) if config.features is None else config.features
         journal = None if self.ledger is None else self.ledger.journal
         newton = Newton(known, judge, config.care, journal)
-        self.meter.phase(phases.REFINING)
+        if phases.REFINING in [phase.name for phase in phases.search_phases(config, len(self.samples))]:
+            self.meter.phase(phases.REFINING)
         found = []
         for number, policy in enumerate(policies, 1):
             if self.limits.reached(self.calls, time.monotonic() - self._begin, 0):

@@ -86,9 +86,9 @@ class Ledger:
             return
         key = str(entry.get("reuse", "plain")), Mask.parse(entry["mask"])
         arrivals = [None if errors is None else tuple(map(float, errors)) for errors in entry["arrivals"]]
-        weights = entry["weights"] and tuple(tuple(map(float, row)) for row in entry["weights"])
-        rows = entry["rows"] and tuple(Row.model_validate(row) for row in entry["rows"])
-        ratios = entry["ratios"] and tuple(map(float, entry["ratios"]))
+        weights = entry.get("weights") and tuple(tuple(map(float, row)) for row in entry["weights"])
+        rows = entry.get("rows") and tuple(Row.model_validate(row) for row in entry["rows"])
+        ratios = entry.get("ratios") and tuple(map(float, entry["ratios"]))
         losses = tuple(map(float, entry["losses"]))
         self.known[key] = Score(losses, tuple(arrivals), weights or None, rows or None, ratios or None)
         self._calls_then[key] = int(entry["calls"])
@@ -107,7 +107,7 @@ def read_history(path: str | os.PathLike[str]) -> list[Scored]:
                 f"{path} is the ledger of an alignment, not of a search. Show the policy that came of it, or align "
                 "with --plot."
             )
-        return [_scored(entry) for entry in entries[1:] if "mask" in entry]
+        return [_scored(entry) for entry in entries[1:] if not {"spent", "newton"} & set(entry)]
     except SearchError:
         raise
     except OSError as error:
