@@ -336,7 +336,12 @@ def test_authors_move_near_by_and_at_times_two_steps_at_once():
 
 def test_two_steps_at_once_go_anywhere():
     """Only single moves prefer steps near by: two computed steps land on any two free ones."""
-    far = [abs(a - b) for gone, come in moves(wan=False) if len(gone) == 2 for a, b in zip(*map(sorted, (gone, come)))]
+    far = [
+        abs(a - b)
+        for gone, come in moves(wan=False)
+        if len(gone) == 2
+        for a, b in zip(sorted(gone), sorted(come), strict=True)
+    ]
     single = [abs(min(gone) - min(come)) for gone, come in moves(wan=False) if len(gone) == 1]
     assert sum(far) / len(far) > 1.5 * sum(single) / len(single)
 

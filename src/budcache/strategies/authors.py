@@ -138,8 +138,8 @@ def _moved(space: Space, mask: Mask, from_step: int, to_step: int) -> Mask:
     return Mask.of(space.steps, {*mask.computed, to_step} - {from_step})
 
 
-# The paper's table of searches prints R and SA but not the rounds of climbing. Its counts of masks (94, 125 and 127 with
-# R1 SA20; 290, 365 and 427 with R2 SA100, at 8, 9 and 10 calls) leave room for about two: a round looks at some 50.
+# The paper's table of searches prints R and SA but not the rounds of climbing. Its counts of masks (94 with R1 SA20 and
+# 290 with R2 SA100, at 8 calls) leave room for two: a round looks at some 40. With two, tiny-flux takes 93 and 291.
 PAPER_ROUNDS = 2
 
 PRESETS = {
