@@ -25,12 +25,13 @@ def tiles(comparison: Comparison) -> list[tuple[str, str]]:
     if entry is None:
         return []
     calls = str(entry.calls[0]) if len(set(entry.calls)) == 1 else f"{min(entry.calls)}-{max(entry.calls)}"
-    noisy = "; timings are noisy" if entry.speed.noisy else ""
     found = [
         (f"{comparison.steps} → {calls}", "model calls, for every sample"),
         (
-            f"{'~' * entry.speed.noisy}{entry.speedup:.1f}x",
-            f"faster: {entry.latency:.2g} s where a full run takes {entry.full_latency:.2g} s{noisy}",
+            f"{entry.speedup:.1f}x" if entry.speed.known else entry.speed.text,
+            f"faster: {entry.latency:.2g} s where a full run takes {entry.full_latency:.2g} s"
+            if entry.speed.known
+            else "the speed-up",
         ),
     ]
     for measure in comparison.measures[:2]:
