@@ -217,7 +217,7 @@ class Lab:
             title: Ladder.of([rung.model_copy(update={"origin": None}) for rung in ladder])
             for title, ladder in policies.items()
         }
-        tuning = self.calibration[: 1 if self.quick else self.args.tuning]
+        tuning = self.calibration[: 2 if self.quick else self.args.tuning]
         measured = list(prompts or self.evaluation)
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
         facts += [measured, tuning, given]
@@ -240,6 +240,7 @@ class Lab:
             policies=bare,
             batch=min(self.args.batch, len(tuning)),
             call=given,
+            timed=self.args.timed,
             watch=watch,
             progress=False,
         )
