@@ -19,7 +19,7 @@ def options(name: str, about: str, steps: int, evaluation: int) -> argparse.Argu
     parser.add_argument("--evaluation", type=int, help=f"how many prompts to measure on; default {evaluation}")
     parser.add_argument("--learn", type=int, default=32, help="how many prompts our search learns on")
     parser.add_argument("--tuning", type=int, help="how many prompts the others are tuned on; default: as many as ours")
-    parser.add_argument("--timed", type=lambda text: text.split(","), help="methods to time; default: all")
+    parser.add_argument("--timed", type=lambda text: text.split(","), help="methods to time, or none; default: all")
     parser.add_argument("--height", type=int)
     parser.add_argument("--width", type=int)
     parser.add_argument("--frames", type=int, help="of a video")

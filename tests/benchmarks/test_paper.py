@@ -46,7 +46,7 @@ def run(paper, home, capsys):
     def run(name, *more, model="tiny", size=32):
         folder = home / ("out" if model == "tiny" else f"out-{model}") / name
         options = ["--quick", "--model", home / model, "--prompts", home / "prompts.txt", "--height", size]
-        options += ["--width", size, "--steps", 5, "--budgets", 2, "--evaluation", 1, "--threads", 1]
+        options += ["--width", size, "--steps", 5, "--budgets", 2, "--evaluation", 1, "--threads", 1, "--timed", "none"]
         options += ["--folder", folder, *more]
         options += ["--target", home / "tiny"] if name == "model_size" else []
         capsys.readouterr()

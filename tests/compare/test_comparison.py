@@ -91,6 +91,10 @@ def test_an_entry_must_fit_together(found):
         type(entry).model_validate(entry.model_dump() | {"seconds": [1.0]})
     with pytest.raises(PolicyError, match="2 times and 1 calls of full runs"):
         type(entry).model_validate(entry.model_dump() | {"full_calls": [6]})
+    with pytest.raises(PolicyError, match="timed runs that are no pairs"):
+        type(entry).model_validate(entry.model_dump() | {"timed_seconds": [0.1], "timed_calls": [2]})
+    with pytest.raises(PolicyError, match="call-equivalents of 1 samples"):
+        type(entry).model_validate(entry.model_dump() | {"equivalents": [2.0]})
     with pytest.raises(PolicyError, match="twice at the same budget"):
         Comparison.model_validate(found.model_dump() | {"entries": [*found.entries, entry]})
     with pytest.raises(PolicyError, match="the full run is missing"):

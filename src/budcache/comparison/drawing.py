@@ -65,7 +65,9 @@ class Drawing:
         """Draw all samples under a method."""
         note = f"drawing at {budget} calls"
         if not self._warm:  # whatever is set up with the first picture should not count as somebody's time
-            self._run(0, plain(self.pipe, self.steps))
+            with plain(self.pipe, self.steps).running() as last_mask:
+                self._drawn(0, self.steps)
+                self.meter.add(last_mask().budget)
             self._warm = True
         laps, masks = list[Lap](), list[Mask]()
         with ready.running() as last_mask:
@@ -84,7 +86,7 @@ class Drawing:
             title=f"full run, {self.steps} steps" if method == FULL else title(name),
             budget=budget,
             calls=tuple(mask.budget for mask in masks),
-            equivalents=self._equivalents(ready, masks),
+            equivalents=self._equivalents(ready, masks) if method != FULL else tuple(float(m.budget) for m in masks),
             seconds=tuple(lap.loop for lap in laps),
             full_seconds=tuple(seconds for seconds, _ in full),
             full_calls=tuple(calls for _, calls in full),
