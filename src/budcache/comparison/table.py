@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from budcache.comparison.result import FULL, Comparison, Entry, Measure
+from budcache.comparison.timing import NOT_MEASURABLE, NOT_TIMED
 from budcache.comparison.verdict import lead
 from budcache.storage.files import write_text
 
@@ -29,6 +30,7 @@ NOTES = {
 }
 WIDE = 10_000  # letters, more than any table has
 STYLES = {1: "bold", 2: "underline"}
+SHORT = {NOT_MEASURABLE: "?", NOT_TIMED: "."}  # in narrow terminals
 
 
 class Cell(NamedTuple):
@@ -121,12 +123,14 @@ class _Fitting:
     comparison: Comparison
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for tail, narrow in ((True, False), (False, False), (False, True)):
+        narrow = False
+        for tail, narrow in ((True, False), (True, True), (False, True)):
             table = _table(self.comparison, tail, narrow)
             if Measurement.get(console, options.update(max_width=WIDE), table).maximum <= options.max_width:
                 break
         yield table
-        for note in notes(self.comparison):
+        short = {entry.speed.text for entry in self.comparison.entries} & set(SHORT) if narrow else set()
+        for note in [*notes(self.comparison), *(f"{SHORT[text]} {text}" for text in sorted(short))]:
             yield Text(note, "dim")
 
 
@@ -143,6 +147,7 @@ def _table(comparison: Comparison, tail: bool, narrow: bool) -> Table:
     def add(entry: Entry) -> None:
         row = cells(comparison, entry)
         row.insert(1, equivalents(entry))
+        row = [Cell(SHORT[cell.text]) if narrow and cell.text in SHORT else cell for cell in row]
         if tailed is not None:
             found = entry.summed(tailed)
             row.insert(FIRST + 1, Cell("-" if found is None else tailed.written(found.tail)))

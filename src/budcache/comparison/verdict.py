@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,7 +81,7 @@ def headline(comparison: Comparison) -> str:
         faster = f", {ours.speedup:.1f} times faster than the full run" if ours.speed.known else ""
         return f"{start}{faster}."
     # Who is not there may well be better, and so may be who cannot do with so few calls.
-    kept = "" if comparison.within(budget) == comparison.at(budget) else " at equal calls"
+    kept = "" if rival == _best(comparison, comparison.at(budget), measure) else " that kept to the budget"
     gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
     on = f"on {several(len(comparison.prompts), 'prompt')}"
     doubt = "" if apart.decided else ": undecided, within two standard errors"
@@ -89,7 +90,11 @@ def headline(comparison: Comparison) -> str:
 
 def best_other(comparison: Comparison, budget: int, measure: Measure) -> Entry | None:
     """The best of other people's methods at equal calls, whoever it is, by the mean."""
-    others = [entry for entry in comparison.within(budget) if entry.method not in (comparison.ours, *OURS)]
+    return _best(comparison, comparison.within(budget), measure)
+
+
+def _best(comparison: Comparison, entries: Sequence[Entry], measure: Measure) -> Entry | None:
+    others = [entry for entry in entries if entry.method not in (comparison.ours, *OURS)]
     means = {entry.method: found.mean for entry in others if (found := entry.summed(measure)) is not None}
     known = [entry for entry in others if entry.method in means]
     return (max if measure.higher else min)(known, key=lambda entry: means[entry.method], default=None)
