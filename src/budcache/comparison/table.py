@@ -21,7 +21,7 @@ from budcache.storage.files import write_text
 
 __all__ = ["NOISY", "NOTES", "Cell", "cells", "equivalents", "heading", "notes", "rows", "text", "write_csv"]
 
-FIRST = 4  # the first metric's place in a row, after calls, call-equivalents, loop and speed-up
+SECONDS, FIRST = 2, 4  # the places in a row of the loop's seconds and of the first metric
 NOISY = "speed-ups that are not known to 5 % after 15 pairs of runs, or are above what the calls allow, are not printed"
 NOTES = {
     "undecided": "= within two standard errors of the best, sample by sample: undecided",
@@ -124,8 +124,9 @@ class _Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = False
-        for tail, narrow in ((True, False), (True, True), (False, True)):
-            table = _table(self.comparison, tail, narrow)
+        forms = ((True, False, False), (True, True, False), (False, True, False), (False, True, True))
+        for tail, narrow, slim in forms:
+            table = _table(self.comparison, tail, narrow, slim)
             if Measurement.get(console, options.update(max_width=WIDE), table).maximum <= options.max_width:
                 break
         yield table
@@ -134,11 +135,14 @@ class _Fitting:
             yield Text(note, "dim")
 
 
-def _table(comparison: Comparison, tail: bool, narrow: bool) -> Table:
+def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool) -> Table:
+    """The table with or without the first metric's tail, with short words, and without the seconds."""
     names = ["calls", "call-eq.", "loop s", "speed-up", *(heading(measure) for measure in comparison.measures)]
     tailed = comparison.measures[0] if tail and comparison.measures else None
     if tailed is not None:
         names.insert(FIRST + 1, f"{tailed.title} {tailed.tail_name}")
+    if slim:
+        del names[SECONDS]
     table = Table(box=None, pad_edge=False, header_style="dim", collapse_padding=narrow)
     table.add_column("method")
     for name in names:
@@ -151,6 +155,8 @@ def _table(comparison: Comparison, tail: bool, narrow: bool) -> Table:
         if tailed is not None:
             found = entry.summed(tailed)
             row.insert(FIRST + 1, Cell("-" if found is None else tailed.written(found.tail)))
+        if slim:
+            del row[SECONDS]
         name = Text(entry.title, "bold" if entry.method == comparison.ours else "")
         table.add_row(name, *map(_written, row))
 
