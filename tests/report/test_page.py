@@ -99,7 +99,7 @@ def test_everything_is_on_it(shown):
     assert "DiCache: its trunk is not known." in words
     assert "seeds 10000 to 10002" in words
     assert "1 thread, float32" in words
-    assert "over 2 full runs timed in between" in words
+    assert "pairs of a full run and a run of the method" in words
     assert "budcache.applied(pipe, 'budcache.ladder.json', budget=5)" in words
     assert "sample-calls spent" in words
 
