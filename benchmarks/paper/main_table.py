@@ -59,7 +59,7 @@ def learning(found: Comparison) -> Table:
         if entry.learned_on is not None
     ]
     columns = ["method", "budget", "prompts", "sample-calls", "settings"]
-    return Table("What each was made on (a search for all budgets counts at each)", columns, rows)
+    return Table("What each was made on (full runs and searches that serve all budgets count at each)", columns, rows)
 
 
 def about(who: str, cases: dict[str, Case], source: str, printed: Cases) -> list[Claim]:

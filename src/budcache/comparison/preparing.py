@@ -6,7 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,7 @@ class Preparation:
 
     def _choice(self, method: str, budget: int) -> Any:
         from budcache.baselines import BASELINES
+        from budcache.baselines.tally import counting
         from budcache.baselines.tuning import Tuner
 
         for kept in (self.settings, self._chosen):
@@ -242,15 +243,16 @@ class Preparation:
                 return found
         self.meter.add(0, note=f"choosing settings for {budget} calls")
         if method not in self._tuners:
-            self._tuners[method] = Tuner(
-                self.pipe,
-                BASELINES[method].calibrated(self._record),
-                self._tuning,
-                known=self._record,
-                batch=self.batch,
-                spent=self.meter.add,
-            )
-        found = self._tuners[method].choice(budget)
+            full = self._record
+            with counting(self.pipe) as own:  # LeMiCa has runs of its own
+                made = BASELINES[method].calibrated(full)
+            spent = self.steps * len(self._tuning) + own.count // full.branches
+            tuner = Tuner(self.pipe, made, self._tuning, known=full, batch=self.batch, spent=self.meter.add)
+            self._tuners[method] = tuner, spent
+        tuner, spent = self._tuners[method]
+        found = tuner.choice(budget)
+        # Full runs and calibration serve all budgets, and count at each, as our search does.
+        found = replace(found, sample_calls=found.sample_calls + spent)
         self._chosen.keep(method, budget, found)
         self._chosen.save(self.folder / SETTINGS)
         return found
