@@ -12,6 +12,8 @@ import torch
 
 import budcache
 from budcache import Mask, Policy
+from budcache.calibration.aggregate import standard_error
+from budcache.comparison import Lead
 from budcache.metrics import metric, psnr
 
 SEED = 90_000  # no search has seen these seeds
@@ -30,6 +32,7 @@ class Judge:
     def __init__(self, pipe: Any, prompts: list[str], steps: int, **call: Any) -> None:
         self.pipe, self.prompts, self.call = pipe, prompts, call
         self.known: dict[str, dict[str, float]] = {}
+        self.rows: dict[str, list[float]] = {}  # the PSNR of every prompt
         self.ssim = metric("ssim")
         self.full = self.draw(Policy(mask=Mask.full(steps)))
 
@@ -46,10 +49,20 @@ class Judge:
 
     def __call__(self, policy: Policy) -> dict[str, float]:
         """Mean PSNR and SSIM, and the 5th percentile and the worst PSNR."""
-        key = policy.model_dump_json(include={"mask", "reuse", "weights", "rows", "guided", "sigmas"})
+        key = self._key(policy)
         if key not in self.known:
-            self.known[key] = self.measure(self.draw(policy))
+            pictures = self.draw(policy)
+            self.known[key], self.rows[key] = self.measure(pictures), self._ratios(pictures)
         return self.known[key]
+
+    def lead(self, one: Policy, other: Policy) -> Lead:
+        """How far one policy is ahead of another in PSNR, prompt by prompt."""
+        rows = [(self(policy), self.rows[self._key(policy)])[1] for policy in (one, other)]
+        apart = np.subtract(*rows)
+        return Lead(float(apart.mean()), standard_error(apart.tolist()))
+
+    def _key(self, policy: Policy) -> str:
+        return policy.model_dump_json(exclude={"origin", "quality", "refined", "title"})
 
     def ratios(self, policy: Policy) -> list[float]:
         """The PSNR of every prompt's picture."""

@@ -123,7 +123,7 @@ class Lab:
         pipe = self.pipe if pipe is None else pipe
         options = {"steps": self.steps, "batch": min(self.args.batch, len(prompts)), "call": self.call, **options}
         given = {**options, "prompts": list(prompts), "budgets": sorted(set(budgets))}
-        fit = given.pop("fit", None)
+        refine = given.pop("refine", None)
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), name.removesuffix("-plain"), given]
         file = self.searches / f"{name}-{short(facts)}.json"
         if file.exists():
@@ -132,7 +132,7 @@ class Lab:
         self.searches.mkdir(parents=True, exist_ok=True)
         # With plain and with fitted reuse the same masks are scored first, so they share a ledger.
         ledger = self.searches / f"{file.stem.replace('-plain', '')}.ledger.jsonl"
-        ladder = budcache.search(pipe, **given, fit=fit, ledger=ledger, progress=False)
+        ladder = budcache.search(pipe, **given, refine=refine, ledger=ledger, progress=False)
         how = ladder.searched
         assert how is not None  # it comes straight from a search
         masks = {step.mask for step in read_history(ledger) if not step.phase.endswith(", fitted")}
@@ -168,13 +168,15 @@ class Lab:
     def ours(
         self, *, fit: bool = True, budgets: Iterable[int] = (), prompts: Sequence[str] = (), **options: Any
     ) -> Kept:
-        """Our search: every budget at once, on more prompts, a quarter of them to choose by."""
+        """Our search: every budget at once, on more prompts, a quarter of them to choose by; fitted, aligned as well."""
         shared = {rung for rung in (SMALL_RUNGS if self.quick else RUNGS) if rung < self.steps}
         wanted = set(budgets) or (shared if shared.issuperset(self.budgets) else set(self.budgets))
         if fit:
             self.ours(fit=False, budgets=wanted, prompts=prompts, **options)
         name = options.pop("name", "ours") + ("" if fit else "-plain")
-        return self.search(name, prompts or self.calibration, wanted, **{"fit": fit, **options})
+        return self.search(
+            name, prompts or self.calibration, wanted, **{"refine": "full" if fit else "none", **options}
+        )
 
     def policies(self, budgets: Sequence[int] = ()) -> dict[str, Ladder]:
         """What most experiments compare: the published search, ours with plain reuse, and ours."""
@@ -217,7 +219,7 @@ class Lab:
             title: Ladder.of([rung.model_copy(update={"origin": None}) for rung in ladder])
             for title, ladder in policies.items()
         }
-        tuning = self.calibration[: 1 if self.quick else self.args.tuning]
+        tuning = self.calibration[: 2 if self.quick else self.args.tuning]
         measured = list(prompts or self.evaluation)
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
         facts += [measured, tuning, given]
@@ -240,6 +242,7 @@ class Lab:
             policies=bare,
             batch=min(self.args.batch, len(tuning)),
             call=given,
+            timed=self.args.timed,
             watch=watch,
             progress=False,
         )

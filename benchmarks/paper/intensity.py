@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common import Kept, Lab
+from judging import Judge
 from published import EFFICIENCY, INTENSITY, INTENSITY_SOURCE
 from telling import Claim, Table
 
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     columns = ["search", "calls", "masks", "sample-calls", "without tree", "seconds", "loss", "PSNR", "SSIM"]
     columns += ["paper: masks", "paper: seconds", "paper: PSNR", "paper: SSIM"]
     table = Table(f"Searches, light and intensive; beside it {INTENSITY_SOURCE}", columns, rows)
-    lab.report([table], [*negligible(quality, lab.budgets), *cheaper(found, quality, lab.budgets)])
+    lab.report([table], [*negligible(quality, lab.budgets), *cheaper(found, judge, lab.budgets)])
 
 
 def negligible(quality: dict[tuple[str, int], dict[str, float]], budgets: list[int]) -> list[Claim]:
@@ -58,22 +59,31 @@ def negligible(quality: dict[tuple[str, int], dict[str, float]], budgets: list[i
     return [Claim("Table 9", text, cases, ", ".join(gaps))]
 
 
-def cheaper(
-    found: dict[tuple[str, int], Kept], quality: dict[tuple[str, int], dict[str, float]], budgets: list[int]
-) -> list[Claim]:
-    """Ours: one ladder takes less than the published searches of the same budgets, and what it finds is better."""
+def cheaper(found: dict[tuple[str, int], Kept], judge: Judge, budgets: list[int]) -> list[Claim]:
+    """Ours: one ladder takes less than the published searches of the same budgets, and what it finds is better.
+
+    Their cost is that of the masks which the paper prints, where it prints any: searches differ in luck.
+    """
     name = next(name for name, _ in found if name.startswith("budcache"))
-    published = sum(found["published R2 SA100", budget].calls_without_tree for budget in budgets)
+    published = sum(printed_calls(found["published R2 SA100", budget], budget) for budget in budgets)
     ladder, ours = found["ladder on 2 prompts", budgets[0]], found[name, budgets[0]]
     calls = f"{ladder.calls} and {ours.calls} sample-calls against {published}"
-    ahead = {f"{b} calls": quality[name, b]["psnr"] - quality["published R2 SA100", b]["psnr"] for b in budgets}
-    gains = ", ".join(f"{case}: {gain:+.2f} dB" for case, gain in ahead.items())
+    pairs = {b: [found[who, b].ladder[b] for who in (name, "published R2 SA100")] for b in budgets}
+    ahead = {f"{b} calls": judge.lead(*pair) for b, pair in pairs.items()}
+    gains = ", ".join(f"{case}: {gain.mean:+.2f} ± {gain.error or 0:.2f} dB" for case, gain in ahead.items())
     less = "On the same two prompts one ladder takes fewer calls"
     nearer = "On held-out prompts budcache is nearer to the full run than the published search"
     return [
         Claim("ours", f"{less} than the published searches of these budgets", {"": ladder.calls < published}, calls),
-        Claim("ours", nearer, {case: gain > 0 for case, gain in ahead.items()}, gains),
+        Claim("ours", nearer, {case: gain.ahead for case, gain in ahead.items()}, gains),
     ]
+
+
+def printed_calls(kept: Kept, budget: int) -> int:
+    """Sample-calls of a published search on two prompts: as the paper counts its masks, else as it went here."""
+    masks = EFFICIENCY.get(("r2-sa100", budget), (None, None))[0]
+    full = kept.ladder[budget].steps
+    return kept.calls_without_tree if masks is None else 2 * (full + masks * budget)
 
 
 if __name__ == "__main__":

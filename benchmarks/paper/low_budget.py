@@ -13,7 +13,7 @@ from typing import Any
 
 from common import Lab
 from published import ALIGNMENT_SECONDS, ALIGNMENT_SOURCE, LOW, LOW_SOURCE
-from telling import WHO, Case, Claim, Table, beats, left_out, mean, side_by_side
+from telling import WHO, Case, Claim, Table, ahead, beats, left_out, mean, side_by_side
 
 import budcache
 from budcache import Ladder, Mask, Policy
@@ -23,7 +23,7 @@ PLAIN = {SHORT: "fewer-steps", PUBLISHED: "authors", OURS: "budcache"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    lab = Lab("low_budget", __doc__ or "", argv, budgets=((5, 6, 7), (3,)), more=options)
+    lab = Lab("low_budget", __doc__ or "", argv, budgets=((5, 6, 7), (3,)), evaluation=64, more=options)
     high, cases, costs = 4 if lab.quick else lab.args.high, dict[str, Case](), list[list[Any]]()
     notes = list[str]()
     if len(lab.learned) < lab.args.align:
@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             policies[f"policy:{name}, aligned"] = Ladder.of([aligned])
             line = aligned.refined[-1]
             costs.append([f"{budget} calls", name, line.calls, seconds, ALIGNMENT_SECONDS.get(budget), line.gain])
-        cases[f"{budget} calls"] = lab.compare(f"low {budget}", [budget], ["fewer-steps"], policies), budget
+        others = ["fewer-steps", "ipndm", "dpmpp", "unipc"]
+        cases[f"{budget} calls"] = lab.compare(f"low {budget}", [budget], others, policies), budget
     claims = [claim for name in (PUBLISHED, OURS) for claim in about(name, cases)]
     aligned, seconds = align(lab, PUBLISHED, high, lab.published(high).ladder[high])
     costs.append([f"{high} calls", PUBLISHED, aligned.refined[-1].calls, seconds, None, aligned.refined[-1].gain])
@@ -75,13 +76,13 @@ def about(name: str, cases: dict[str, Case]) -> list[Claim]:
     plain, aligned, source = PLAIN[name], f"policy:{name}, aligned", "Table 4"
     who = WHO[plain]
     rivals = [PLAIN[SHORT], f"policy:{SHORT}, aligned", plain]
-    less, numbers = dict[str, bool](), list[str]()
+    less, numbers = dict[str, bool | None](), list[str]()
     for case, (found, budget) in cases.items():
         measure = found.measures[0]
         short, opt, mine = (found.entry(who, budget) for who in (*rivals[:2], plain))
         if short and opt and mine:
             by_schedule, by_mask = (mean(entry, measure) - mean(short, measure) for entry in (opt, mine))
-            less[case] = (by_schedule < by_mask) == measure.higher
+            less[case] = ahead(mine, opt, measure)  # what both add to the same short run
             numbers.append(f"{case}: {measure.title} {by_schedule:+.2f} against {by_mask:+.2f} {measure.unit}".rstrip())
     return [
         beats(cases, plain, rivals[:1], source, f"Caching by {who} is better than naively taking fewer steps"),

@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for who, what in WHAT.items()
     ]
     title = f"A policy of {budget} calls from a smaller model; beside it {MODEL_SIZE_SOURCE}"
-    table = side_by_side(title, cases, {"large model": MODEL_SIZE}, head="on")
+    made = dict.fromkeys(WHAT, "carried over from the small model") | {"teacache": "tuned on the large model"}
+    table = side_by_side(title, cases, {"large model": MODEL_SIZE}, head="on", made=made)
     lab.report([table], claims, left_out([found]))
 
 

@@ -19,6 +19,12 @@ from budcache.comparison import Comparison
 from budcache.samples.prompts import read_prompts
 
 SEEN = "the kind searched on"
+MADE = {
+    "teacache": "tuned on all kinds",
+    "authors": "carried over",
+    "budcache-plain": "carried over",
+    "budcache": "carried over",
+}
 NATURE = """
 pineapple, cat face, tulip, owl, cherries, tiger face, bread, corn, grapes, whale, candy, lion face, pear, bee, popcorn,
 lollipop, dolphin, evergreen tree, peach, elephant, hotdog, flamingo, cookie, blossom, fox face, mouse face,
@@ -44,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = "On prompts unlike those that it was searched on, budcache is better than the published search"
     claims.append(beats(others, "budcache", ["authors"], "ours", text))
     printed = dict.fromkeys(others, PROMPT_SET)
-    table = side_by_side(f"One policy of {budget} calls; beside it {PROMPT_SET_SOURCE}", cases, printed, "prompts")
+    table = side_by_side(
+        f"One policy of {budget} calls; beside it {PROMPT_SET_SOURCE}", cases, printed, "prompts", made=MADE
+    )
     lab.report([table], claims, left_out(comparison for comparison, _ in cases.values()))
 
 

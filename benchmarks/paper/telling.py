@@ -8,10 +8,11 @@ from typing import Any
 
 from published import Cases
 
-from budcache.comparison import Comparison, Entry, Measure, lead
+from budcache.comparison import Comparison, Entry, Measure, lead, tail_lead
 from budcache.metrics import METRICS
 
 WHO = {"authors": "the published search", "budcache": "budcache"}
+PAPER_METRICS = ("lpips", "imagereward", "clip-b", "clip-l", "hpsv2")
 
 
 @dataclass
@@ -81,28 +82,39 @@ class Claim:
 Case = tuple[Comparison, int]
 
 
-def side_by_side(title: str, cases: Mapping[str, Case], published: Cases, head: str = "case") -> Table:
-    """Every method in every case: what was measured here, then what the paper prints."""
+def side_by_side(
+    title: str, cases: Mapping[str, Case], published: Cases, head: str = "case", made: Mapping[str, str] | None = None
+) -> Table:
+    """Every method in every case: what was measured here, then what the paper prints of the same metrics.
+
+    Args:
+        made: for each method what is carried over and what is made anew, where that is the question.
+    """
     measures = next(iter(cases.values()))[0].measures
     theirs = {name for methods in published.values() for row in methods.values() for name in row}
-    usual = ("psnr", "ssim", "lpips") if "psnr" in theirs else ("imagereward", "clip-l", "hpsv2")
-    names = [name for name in dict.fromkeys([*(measure.name for measure in measures), *usual]) if name in theirs]
     printed = {"speedup": "speed-up"} if "speedup" in theirs else {}
-    printed |= {name: METRICS[name].title for name in names}
-    columns = [head, "method", "calls", "seconds", "speed-up", *(f"{measure.title} ± error" for measure in measures)]
+    printed |= {measure.name: measure.title for measure in measures if measure.name in theirs}
+    columns = [head, "method", *["made"] * (made is not None), "calls", "call-eq.", "loop s", "speed-up"]
+    columns += [name for measure in measures for name in (f"{measure.title} ± error", f"{measure.tail_name}")]
     rows = []
     for case, (comparison, budget) in cases.items():
         for entry in comparison.at(budget):
-            row = [case, entry.title, entry.calls_text, entry.latency, entry.speedup]
+            over = "" if entry in comparison.within(budget) else " (too many)"
+            row = [case, entry.title, *([] if made is None else [made.get(entry.method, "")])]
+            row += [entry.calls_text + over, entry.mean_equivalents, entry.latency, entry.speed.text]
+            for measure in measures:
+                found = entry.summed(measure)
+                row += [with_error(entry, measure), None if found is None else measure.written(found.tail)]
             known = published.get(case, {}).get(entry.method, {})
-            rows.append([*row, *(with_error(entry, measure) for measure in measures), *map(known.get, printed)])
+            rows.append([*row, *map(known.get, printed)])
     return Table(title, columns + [f"paper: {name}" for name in printed.values()], rows)
 
 
 def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: str, text: str) -> Claim:
     """A method is better than all its rivals, in every case and by every metric, by more than chance.
 
-    A rival that takes more calls than agreed counts where it is worse all the same; where it is better, nobody knows.
+    Rivals are taken at equal calls, where need be between two of their settings. One that cannot do with so few calls
+    counts where it is worse all the same; where it is better, nobody knows. The best rival is the best by its mean.
     """
     wanted, verdicts, found = set(rivals), dict[str, bool | None](), list[str]()
     for case, (comparison, budget) in cases.items():
@@ -121,7 +133,7 @@ def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: st
                 values = f"{case}: {measure.title} {values} {measure.unit}".rstrip()
                 found.append(f"{values} ({first.title}; {difference(mine, first, measure)})")
         over = [e for e in comparison.at(budget) if e.method in wanted and e not in fair]
-        found += [f"{case}: {e.title} took {e.mean_calls:.1f} calls, so it counts only where it is worse" for e in over]
+        found += [f"{case}: {e.title} cannot do with less than {e.mean_calls:.1f} calls" for e in over]
     return Claim(source, text, verdicts, ", ".join(found))
 
 
@@ -167,8 +179,33 @@ def mean(entry: Entry, measure: Measure) -> float:
 
 def left_out(comparisons: Iterable[Comparison]) -> list[str]:
     """Who could not take part, and why."""
-    lines = [f"Left out: {absent.title}: {absent.reason}" for each in comparisons for absent in each.left_out]
-    return list(dict.fromkeys(lines))
+    those = list(comparisons)
+    lines = [f"Left out: {absent.title}: {absent.reason}" for each in those for absent in each.left_out]
+    return list(dict.fromkeys([*lines, *unmeasured(those)]))
+
+
+def unmeasured(comparisons: Iterable[Comparison]) -> list[str]:
+    """One line for the paper's metrics that need weights which are not here, instead of a column of dashes."""
+    here = {measure.name for each in comparisons for measure in each.measures}
+    missing = [METRICS[name].title for name in PAPER_METRICS if name not in here]
+    told = f"Not measured here, as their weights are not here: {', '.join(missing)}; --metrics adds them."
+    return [told] if missing else []
+
+
+def tails(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: str, text: str) -> Claim:
+    """A method's bad tail is better than that of each rival at equal calls, by more than chance."""
+    wanted, verdicts, found = set(rivals), dict[str, bool | None](), list[str]()
+    for case, (comparison, budget) in cases.items():
+        mine, measure = comparison.entry(who, budget), comparison.measures[0]
+        others = [entry for entry in comparison.within(budget) if entry.method in wanted]
+        if mine is None or not others:
+            continue
+        leads = {e.title: apart for e in others if (apart := tail_lead(mine, e, measure)) is not None}
+        title, least = min(leads.items(), key=lambda each: each[1].mean)
+        verdicts[case] = least.ahead
+        error = "" if least.error is None else f" ± {measure.written(least.error)}"
+        found.append(f"{case}: {least.mean:+.{measure.digits}f}{error} {measure.unit} ({title})")
+    return Claim(source, text, verdicts, ", ".join(found))
 
 
 def span(values: Iterable[float], digits: int = 2) -> str:

@@ -11,7 +11,7 @@ from zoo import Entry, entry
 from budcache.baselines import BASELINES, Baseline, Record, record
 
 STEPS = 8
-NATIVE = ("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer")
+NATIVE = ("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p")
 HERE = [name for name, method in BASELINES.items() if method.available()]
 
 

@@ -152,6 +152,7 @@ def traced(residuals: np.ndarray, change: float = 1.0) -> Trace:
         distance=np.abs(residuals[:, None] - residuals[None]).mean(2),
         gram=residuals @ residuals.T / residuals.shape[1],
         change=np.full(steps, change),
+        left=residuals @ residuals.T / residuals.shape[1],
     )
 
 

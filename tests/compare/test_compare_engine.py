@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import errno
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 from filelock import FileLock
 from zoo import entry
 
-from budcache import BudcacheWarning, FileError, Ladder, Mask, Policy, SearchError, compare
+from budcache import BudcacheWarning, FileError, Ladder, Mask, Policy, SearchError
+from budcache import compare as with_timing
 from budcache.comparison.methods import METHODS, usual
 from budcache.storage.journal import Journal
 from budcache.strategies import STRATEGIES
+
+compare = partial(with_timing, timed=())  # timing has tests of its own
 
 
 def call_of(zoo):

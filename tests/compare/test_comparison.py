@@ -71,7 +71,7 @@ def test_a_comparison_comes_back_from_its_file(found, tmp_path):
     ("change", "message"),
     [
         ({"version": 7}, "version 7"),
-        ({"version": 1}, "version 1, but this budcache reads version 2"),
+        ({"version": 1}, "version 1, but this budcache reads versions 2 and 3"),
         ({"kind": "ladder"}, "is not a comparison"),
         ({"prompts": ["one"]}, "2 samples, but there are 1 prompts"),
         ({"entries": []}, "entries"),
@@ -91,6 +91,10 @@ def test_an_entry_must_fit_together(found):
         type(entry).model_validate(entry.model_dump() | {"seconds": [1.0]})
     with pytest.raises(PolicyError, match="2 times and 1 calls of full runs"):
         type(entry).model_validate(entry.model_dump() | {"full_calls": [6]})
+    with pytest.raises(PolicyError, match="timed runs that are no pairs"):
+        type(entry).model_validate(entry.model_dump() | {"timed_seconds": [0.1], "timed_calls": [2]})
+    with pytest.raises(PolicyError, match="call-equivalents of 1 samples"):
+        type(entry).model_validate(entry.model_dump() | {"equivalents": [2.0]})
     with pytest.raises(PolicyError, match="twice at the same budget"):
         Comparison.model_validate(found.model_dump() | {"entries": [*found.entries, entry]})
     with pytest.raises(PolicyError, match="the full run is missing"):
@@ -121,7 +125,7 @@ def test_the_tail_stands_in_the_table_where_there_is_room(found):
     changed = found.model_copy(update={"entries": tuple(wide)})
     (measure, *_), entry = found.measures, found.entry("budcache", 3)
     tail = measure.written(entry.summed(measure).tail)
-    for width, has_tail in ((100, True), (90, False)):
+    for width, has_tail in ((115, True), (92, False)):
         plain = printed(changed, width)
         assert ("PSNR p5" in plain.splitlines()[0]) == has_tail
         assert (tail in plain) == has_tail
@@ -153,11 +157,15 @@ def test_the_sheet_has_a_line_for_each(found, tmp_path):
     assert [(row["method"], int(row["budget"])) for row in rows] == [(e.method, e.budget) for e in found.entries]
     for row, entry in zip(rows, found.entries, strict=True):
         assert float(row["calls"]) == pytest.approx(entry.mean_calls)
-        assert float(row["speedup_min"]) <= float(row["speedup"]) <= float(row["speedup_max"])
+        assert (row["speedup"] == "") == entry.speed.noisy
+        if row["speedup"]:
+            assert float(row["speedup_min"]) <= float(row["speedup"]) <= float(row["speedup_max"])
+        assert float(row["call_equivalents"]) >= float(row["calls"]) - 1e-6
         if entry.values:
-            assert float(row["psnr"]) == pytest.approx(np.mean(entry.values["psnr"]))
-            assert float(row["psnr_se"]) == pytest.approx(np.std(entry.values["psnr"], ddof=1) / 2**0.5)
-            assert float(row["psnr_worst"]) == min(entry.values["psnr"])
+            values = entry.quality("psnr")
+            assert float(row["psnr"]) == pytest.approx(np.mean(values))
+            assert float(row["psnr_se"]) == pytest.approx(np.std(values, ddof=1) / 2**0.5)
+            assert float(row["psnr_worst"]) == min(values)
         else:
             assert row["psnr"] == row["psnr_se"] == ""
 

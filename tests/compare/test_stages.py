@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from zoo import entry
 
-from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, SearchError, compare
+from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, SearchError
+from budcache import compare as with_timing
 from budcache.comparison import Comparison, headline, measure, show
 from budcache.comparison.folder import picture
-from budcache.errors import FileError
+from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS
+from budcache.errors import BudcacheError, FileError, PolicyError
 from budcache.events import EntryDone, Planned, Progress
 from budcache.metrics.pixels import Psnr, Ssim
 
+compare = partial(with_timing, timed=())  # timing has tests of its own
 STEPS, PROMPTS = 5, ["a cat", "a dog"]
 ONE = Ladder.of([Policy(mask=Mask.full(3))])
 
@@ -97,11 +101,11 @@ def test_another_metric_draws_nothing(run, measured):
 def test_another_method_or_budget_measures_only_what_is_new(run, measured):
     first, _ = run("uniform", budgets=[2])
     measured["psnr"] = 0
-    full_runs = 1 + 2  # one to warm up, then one before each of the two samples
+    full_runs = 1 + 1  # one to warm up, one whose operations are counted
     second, calls = run("uniform", "fewer-steps", budgets=[2])
-    assert (measured["psnr"], calls) == (2, full_runs * STEPS + 2 * 2)
+    assert (measured["psnr"], calls) == (2, full_runs * STEPS + (2 + 1) * 2), "two samples, and one that is counted"
     third, calls = run("uniform", "fewer-steps", budgets=[2, 3])
-    assert (measured["psnr"], calls) == (6, (1 + 2 + 2) * STEPS + 4 * 3)
+    assert (measured["psnr"], calls) == (6, full_runs * STEPS + 2 * (2 + 1) * 3)
     assert third.entry("uniform", 2) == second.entry("uniform", 2) == first.entry("uniform", 2)
 
 
@@ -180,8 +184,8 @@ def test_without_its_samples_a_folder_goes_on(run, tmp_path):
     shutil.rmtree(tmp_path / "samples")
     assert run("uniform") == (first, 0)
     found, calls = run("uniform", "fewer-steps")
-    full_runs = 2 + 1 + 2 * 2  # drawn again; to warm up; before each sample of the new method
-    assert calls == full_runs * STEPS + 2 * (2 + 3)
+    full_runs = 2 + 1 + 1  # drawn again; to warm up; to be counted
+    assert calls == full_runs * STEPS + (2 + 1) * (2 + 3)
     assert found.entry("uniform", 2) == first.entry("uniform", 2)
     assert [entry.values for entry in found.entries] == [entry.values for entry in whole.entries]
     assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
@@ -595,3 +599,112 @@ def test_a_mistake_is_refused_before_any_work(change, kind, message, flux, tmp_p
         compare(pipe, steps=STEPS, budgets=[2], **(given | change))
     assert pipe.calls == before
     assert not (tmp_path / "new").exists()
+
+
+def test_speed_is_measured_in_pairs_with_full_runs(run):
+    found, _ = run("uniform", "fewer-steps", budgets=[2], timed=["uniform"])
+    entry = found.entry("uniform", 2)
+    assert LEAST_PAIRS <= len(entry.timed_seconds) == len(entry.full_seconds) <= MOST_PAIRS
+    assert set(entry.timed_calls) == {2} and set(entry.full_calls) == {STEPS}
+    assert entry.speed.pairs == len(entry.timed_seconds)
+    assert entry.speed.noisy or entry.speedup <= STEPS / 2
+    assert entry.memory is None or entry.memory > 1 << 20
+    other = found.entry("fewer-steps", 2)
+    assert (other.timed_seconds, other.speed.text) == ((), "not timed")
+    assert found.full.before_seconds > 0 and found.full.after_seconds > 0
+
+
+def test_operations_are_counted_while_drawing(run):
+    found, _ = run("uniform", "taylorseer", "dicache", budgets=[3], calibration=["a", "b", "c", "d"])
+    assert found.full.equivalents == (STEPS, STEPS)
+    assert found.entry("uniform", 3).equivalents == (3, 3)
+    for method in ("taylorseer", "dicache"):
+        entry = found.entry(method, 3)
+        assert all(3 < share < STEPS for share, calls in zip(entry.equivalents, entry.calls, strict=True) if calls == 3)
+
+
+def test_a_threshold_that_misses_the_budget_is_drawn_on_both_sides(run, tmp_path, monkeypatch):
+    """Tuned on samples on which it hits the budget, it makes fewer calls on those that are measured on."""
+    from budcache.baselines.tuning import Choice, Tuner
+
+    usual = Tuner.choice
+
+    def off(self, budget):
+        found = usual(self, budget)
+        below, above = (self.method.tuned(value) for value in (1e4, 1e-4))
+        return Choice(((below, float(budget)), (above, budget + 1.0)), found.samples, found.sample_calls)
+
+    monkeypatch.setattr(Tuner, "choice", off)
+    found, _ = run("teacache", budgets=[3], calibration=["a", "b"])
+    entry = found.entry("teacache", 3)
+    assert max(entry.calls) < 3 < min(entry.second.calls)
+    assert entry.mean_calls == pytest.approx(3)
+    low, value, high = entry.values["psnr"], entry.quality("psnr"), entry.second.values["psnr"]
+    assert all(a < b < c for a, b, c in zip(low, value, high, strict=True))
+    assert entry in found.within(3)
+    assert list(found.methods) == ["teacache"], "the second setting is no method of its own"
+    assert show(tmp_path) == found
+    assert run("teacache", budgets=[3], calibration=["a", "b"]) == (found, 0)
+
+
+def test_whoever_cannot_do_with_so_few_calls_does_not_compete(run, monkeypatch):
+    from budcache.baselines.tuning import Choice, Tuner
+
+    def above(self, budget):
+        return Choice(((self.method.tuned(1e-4), float(STEPS)),), 2, 0)
+
+    monkeypatch.setattr(Tuner, "choice", above)
+    found, _ = run("teacache", "uniform", budgets=[2], calibration=["a", "b"])
+    assert [entry.method for entry in found.within(2)] == ["uniform"]
+
+
+def test_settings_are_chosen_once(run, tmp_path, flux):
+    found, _ = run("magcache", budgets=[3], calibration=["a", "b"])
+    assert found.entry("magcache", 3).learning_calls > 2 * STEPS, "full runs are a part of the cost"
+    file = tmp_path / "settings.json"
+    assert json.loads(file.read_text())["methods"]["magcache"]["budgets"].keys() == {"3"}
+    again, calls = run("magcache", budgets=[3], calibration=["a", "b"], folder=tmp_path / "new", settings=file)
+    assert again.entry("magcache", 3).values == found.entry("magcache", 3).values
+    assert calls == (1 + 2 + 1 + 2 + 1) * STEPS, "to warm up, drawn and counted; nothing was chosen again"
+    file.write_text(file.read_text().replace('"longest"', '"longer"'))
+    with pytest.raises(PolicyError, match="does not hold settings that this budcache can use"):
+        run("magcache", budgets=[3], calibration=["a", "b"], folder=tmp_path / "other", settings=file)
+
+
+def test_a_folder_of_the_protocol_before_is_shown_but_not_gone_on_with(run, tmp_path):
+    found, _ = run("uniform")
+    for name in ("drawn.jsonl", "measured.jsonl"):
+        file = tmp_path / name
+        file.write_text(file.read_text().replace('"format": 3', '"format": 2').replace('"format":3', '"format":2'))
+    assert show(tmp_path) == found
+    with pytest.raises(FileError, match=r"format 2, in which other methods had fewer.*--show-only"):
+        run("uniform")
+    data = json.loads((tmp_path / "comparison.json").read_text())
+    for each in data["entries"]:
+        for name in ("equivalents", "timed_seconds", "timed_calls", "before_seconds", "after_seconds", "memory"):
+            each.pop(name, None)
+    (tmp_path / "old.json").write_text(json.dumps(data | {"version": 2}))
+    old = Comparison.load(tmp_path / "old.json")
+    assert old.entry("uniform", 2).mean_equivalents is None
+    assert old.entry("uniform", 2).speed.text == "not timed"
+
+
+def test_a_metric_without_its_weights_costs_one_sentence(run, monkeypatch):
+    def absent(self):
+        raise BudcacheError("SSIM needs weights. Get them.")
+
+    monkeypatch.setattr(Ssim, "prepare", absent)
+    with pytest.warns(BudcacheWarning, match=r"SSIM needs weights\. Get them\. It is left out\."):
+        found, _ = run("uniform", metrics=("psnr", "ssim"))
+    assert [measure.name for measure in found.measures] == ["psnr"]
+    with pytest.raises(BudcacheError, match="SSIM needs weights"):
+        run("uniform", metrics=("ssim",))
+
+
+@pytest.mark.parametrize("solver", ["ipndm", "dpmpp", "unipc"])
+def test_fewer_steps_of_other_solvers_take_part(run, flux, solver):
+    own = flux[0].scheduler
+    found, _ = run("fewer-steps", solver, budgets=[3])
+    assert flux[0].scheduler is own
+    assert found.entry(solver, 3).calls == (3, 3)
+    assert found.entry(solver, 3).values != found.entry("fewer-steps", 3).values

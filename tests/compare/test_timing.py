@@ -9,75 +9,68 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from budcache import Mask
-from budcache.comparison import Entry, Lead, Measure, lead
-from budcache.comparison.timing import PARTS, parts, speed
+from budcache.comparison import Entry, Lead, Measure, lead, tail_lead
+from budcache.comparison.timing import LEAST_PAIRS, NOT_MEASURABLE, NOT_TIMED, speed
 
 SECONDS = st.floats(1e-3, 1e3)
 
 
-@given(st.integers(1, 60), st.integers(1, 8))
-def test_parts_cover_all_samples_once_and_evenly(count, most):
-    found = parts(count, most)
-    assert [number for part in found for number in part] == list(range(count))
-    assert len(found) == min(count, most)
-    assert max(map(len, found)) - min(map(len, found)) <= 1
-
-
 @st.composite
-def timings(draw):
+def pairs(draw):
     count = draw(st.integers(1, 12))
-    runs = min(PARTS, count)
     steps = draw(st.integers(2, 50))
     calls = draw(st.lists(st.integers(1, steps), min_size=count, max_size=count))
-    seconds = draw(st.lists(SECONDS, min_size=count, max_size=count))
-    return seconds, calls, draw(st.lists(SECONDS, min_size=runs, max_size=runs)), [steps] * runs
+    seconds, full = (draw(st.lists(SECONDS, min_size=count, max_size=count)) for _ in range(2))
+    return seconds, calls, full, [steps] * count
 
 
-@given(timings())
+@given(pairs())
 def test_no_noise_makes_a_method_faster_than_its_calls_allow(timing):
     _, calls, _, full_calls = timing
     found = speed(*timing)
     assert found.low <= found.median <= found.high
-    assert found.high <= max(most / n for n in calls for most in full_calls) * (1 + 1e-9)
-    if len(set(calls)) == 1:
-        assert found.median <= full_calls[0] / calls[0] * (1 + 1e-9)
+    assert found.median <= max(most / n for n, most in zip(calls, full_calls, strict=True)) * (1 + 1e-9)
+    assert ("x" in found.text) == found.known
 
 
 def test_a_table_no_longer_prints_21_times_for_6_of_28_calls():
     """What happened: a full run was slowed down by something else on the machine."""
-    found = speed([0.1] * 6, [6] * 6, [2.19] * 3, [28] * 3)
-    assert found.median == pytest.approx(28 / 6)
-    assert found.noisy
+    found = speed([0.1] * 6, [6] * 6, [2.19] * 6, [28] * 6)
+    assert not found.known
+    assert found.text == NOT_MEASURABLE
 
 
 def test_on_a_quiet_machine_it_is_the_ratio_of_the_times():
-    fixed, call = 0.2, 0.1  # seconds for prompt and decoder, and for a model call
-    seconds, full = [fixed + 6 * call] * 6, fixed + 28 * call
-    found = speed(seconds, [6] * 6, [full] * 3, [28] * 3)
-    assert (found.median, found.low, found.high) == pytest.approx((full / seconds[0],) * 3)
-    assert not found.noisy
+    fixed, call = 0.02, 0.1  # seconds of the loop beside its calls, and for a model call
+    own, full = fixed + 6 * call, fixed + 28 * call
+    found = speed([own] * 6, [6] * 6, [full] * 6, [28] * 6)
+    assert (found.median, found.low, found.high) == pytest.approx((full / own,) * 3)
+    assert found.text == f"{full / own:.2f}x"
 
 
-def test_drift_does_not_matter_where_full_runs_are_timed_in_between():
+def test_drift_does_not_matter_between_pairs():
     slower = [1.0, 1.0, 2.0, 2.0, 4.0, 4.0]  # as if others came to use the machine
-    found = speed([0.8 * pace for pace in slower], [6] * 6, [3.0, 6.0, 12.0], [28] * 3)
+    found = speed([0.8 * pace for pace in slower], [6] * 6, [3.0 * pace for pace in slower], [28] * 6)
     assert found.median == found.low == found.high == pytest.approx(3.0 / 0.8)
-    assert not found.noisy
+    assert found.known
 
 
-def test_a_threshold_that_varies_is_not_noise():
-    calls = [4, 6, 8, 10, 5, 9]
-    found = speed([0.1 + n / 10 for n in calls], calls, [2.9] * 3, [28] * 3)
-    assert not found.noisy
-    assert found.low < found.median < found.high
-
-
-def test_one_slow_sample_of_many_does_not_move_the_speed_up():
-    usual = speed([0.8] * 9, [6] * 9, [3.0] * 3, [28] * 3)
-    disturbed = speed([0.8] * 8 + [20.0], [6] * 9, [3.0] * 3, [28] * 3)
+def test_a_disturbed_pair_of_many_does_not_move_the_speed_up():
+    usual = speed([0.8] * 9, [6] * 9, [3.0] * 9, [28] * 9)
+    disturbed = speed([0.8] * 8 + [20.0], [6] * 9, [3.0] * 9, [28] * 9)
     assert disturbed.median == usual.median
-    assert not disturbed.noisy
-    assert disturbed.low < usual.low
+    assert disturbed.known
+
+
+def test_what_spreads_is_not_measurable_here():
+    found = speed([0.5, 1.0, 0.7, 1.3, 0.9, 0.6], [6] * 6, [3.0] * 6, [28] * 6)
+    assert found.text == NOT_MEASURABLE
+
+
+def test_few_pairs_tell_nothing():
+    count = LEAST_PAIRS - 1
+    assert speed([0.8] * count, [6] * count, [3.0] * count, [28] * count).text == NOT_MEASURABLE
+    assert speed([], [], [], []).text == NOT_TIMED
 
 
 PSNR = Measure(name="psnr", title="PSNR", unit="dB", digits=2)
@@ -117,3 +110,40 @@ def test_within_two_standard_errors_nothing_is_decided(mean, error, ahead):
 
 def test_what_was_not_measured_leads_nobody():
     assert lead(measured((1.0,)), measured((1.0,), "ssim"), PSNR) is None
+
+
+def between(low_calls, low, high_calls, high, budget=4):
+    """A method with settings on both sides of a budget."""
+    first, second = (
+        measured(values).model_copy(
+            update={"budget": budget, "calls": calls, "masks": tuple(Mask.of(9, range(n)) for n in calls)}
+        )
+        for calls, values in ((low_calls, low), (high_calls, high))
+    )
+    return first.model_copy(update={"second": second})
+
+
+def test_quality_is_read_off_at_the_budget():
+    entry = between((3, 4, 3, 4), (20.0, 30.0, 40.0, 50.0), (5, 5, 5, 5), (26.0, 33.0, 46.0, 53.0))
+    assert entry.mean_calls == pytest.approx(4)
+    assert entry.share == pytest.approx(1 / 3)  # from 3.5 calls to 5
+    assert entry.quality("psnr") == pytest.approx((22.0, 31.0, 42.0, 51.0))
+    assert entry.summed(PSNR).mean == pytest.approx(36.5)
+    assert entry.calls_text == "3.5 | 5.0"
+    assert entry.values["psnr"] == (20.0, 30.0, 40.0, 50.0), "of the pictures that are shown"
+
+
+def test_above_and_below_are_treated_alike():
+    values = ((3, 3), (20.0, 30.0)), ((5, 5), (24.0, 34.0))
+    one, other = between(*values[0], *values[1]), between(*values[1], *values[0])
+    assert one.quality("psnr") == other.quality("psnr") == pytest.approx((22.0, 32.0))
+
+
+def test_the_tail_has_a_lead_of_its_own():
+    base = tuple(float(20 + i) for i in range(40))
+    ahead = tuple(value + 5 for value in base)
+    found = tail_lead(measured(ahead), measured(base), PSNR)
+    assert found.mean == pytest.approx(5)
+    assert found.ahead is True
+    lucky = (*base[:39], 90.0)  # far ahead on one sample, not in the tail
+    assert tail_lead(measured(lucky), measured(base), PSNR).ahead is None

@@ -334,6 +334,18 @@ def test_authors_move_near_by_and_at_times_two_steps_at_once():
     assert sum(near) / len(near) > 0.7
 
 
+def test_two_steps_at_once_go_anywhere():
+    """Only single moves prefer steps near by: two computed steps land on any two free ones."""
+    far = [
+        abs(a - b)
+        for gone, come in moves(wan=False)
+        if len(gone) == 2
+        for a, b in zip(sorted(gone), sorted(come), strict=True)
+    ]
+    single = [abs(min(gone) - min(come)) for gone, come in moves(wan=False) if len(gone) == 1]
+    assert sum(far) / len(far) > 1.5 * sum(single) / len(single)
+
+
 def test_for_wan_the_authors_move_one_step_anywhere():
     gone_and_come = moves(wan=True)
     assert {len(gone) for gone, _ in gone_and_come} == {1}
@@ -367,9 +379,18 @@ def test_authors_stop_climbing_at_the_top_but_not_for_wan():
     assert len(climbing) == 1 + 7 * 20
 
 
+def test_for_wan_a_round_of_climbing_asks_for_no_mask_twice():
+    found = run(Authors(iterations=3, rounds=1, wan=True), 12, [5], told(1.0))
+    (_, _), (_, climbing) = phases(found)
+    asked = [step.mask for step in climbing[1:]]
+    assert len(asked) == len(set(asked)) == 20
+
+
 def test_authors_defaults_are_the_published_ones():
     assert Authors() == Authors(iterations=200, restarts=1, hot=0.05, cold=1e-5, rounds=20, wan=False)
     assert STRATEGIES["authors-wan"] == Authors(iterations=200, hot=0.1, cold=1e-4, rounds=5, wan=True)
+    assert STRATEGIES["authors-z-image"] == Authors(iterations=200, rounds=5)
+    assert STRATEGIES["authors-z-image-turbo"] == Authors(iterations=2, rounds=1)
 
 
 # The ladder

@@ -1,4 +1,4 @@
-"""Other people's caching methods, to compare with: six of our own making, and others as they are installed.
+"""Other people's caching methods, to compare with: seven of our own making, and others as they are installed.
 
 rec = record(pipe, 28, samples)
 method = tune(pipe, BASELINES["teacache"].calibrated(rec), 8, samples)
@@ -14,6 +14,7 @@ from budcache.baselines.cachedit import CacheDiT, CacheDiTPreset
 from budcache.baselines.dicache import DiCache
 from budcache.baselines.ertacache import ERTACache
 from budcache.baselines.installed import DiffusersFirstBlock, DiffusersMagCache, DiffusersTaylorSeer
+from budcache.baselines.l2p import L2P
 from budcache.baselines.lemica import LeMiCa
 from budcache.baselines.magcache import MagCache
 from budcache.baselines.record import Record, record
@@ -41,7 +42,7 @@ __all__ = [
 BASELINES: dict[str, type[Baseline]] = {
     method.name: method
     for method in (
-        *(TeaCache, MagCache, LeMiCa, DiCache, ERTACache, TaylorSeer),
+        *(TeaCache, MagCache, LeMiCa, DiCache, ERTACache, TaylorSeer, L2P),
         *(DiffusersMagCache, DiffusersFirstBlock, DiffusersTaylorSeer, CacheDiT, CacheDiTPreset),
     )
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -140,12 +140,17 @@ class Baseline(ABC):
         return replace(self, **setting)
 
     def relaxed(self) -> Self | None:
-        """The method with its forced steps loosened a little, for budgets that it cannot reach otherwise."""
+        """The method with its forced steps loosened a little, for budgets that its knob alone cannot reach."""
         return None
 
     def variants(self) -> list[Self]:
-        """The settings between which the method's sources leave a choice; `tune` takes the best of them."""
+        """The settings beside the knob that its authors name; `tune` takes the best of them."""
         return [self]
+
+    def pattern(self, steps: int) -> Hashable:
+        """What a static method's runs depend on: settings of one pattern draw the same."""
+        rest = tuple(repr(getattr(self, each.name)) for each in fields(self) if each.name != self.knob.name)
+        return self.mask(steps), rest
 
     def at_budget(self, budget: int, steps: int) -> Self | None:
         """The method that makes exactly so many calls, where it can solve for that; None: turn the knob."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -112,10 +112,13 @@ class DiffusersMagCache(Diffusers):
         """The same rule as the authors' for FLUX."""
         return self._own().mask(steps)
 
-    def relaxed(self) -> DiffusersMagCache | None:
-        """A step more in a row, then fewer first steps."""
-        looser = self._own().relaxed()
-        return None if looser is None else replace(self, longest=looser.longest, retention=looser.retention)
+    def variants(self) -> list[DiffusersMagCache]:
+        """As of the authors' own."""
+        return [replace(self, longest=each.longest, retention=each.retention) for each in self._own().variants()]
+
+    def pattern(self, steps: int) -> Hashable:
+        """The mask is all."""
+        return self.mask(steps)
 
     def _own(self) -> MagCache:
         return MagCache(
@@ -131,7 +134,7 @@ class DiffusersMagCache(Diffusers):
 class DiffusersFirstBlock(Diffusers):
     """FirstBlockCache of diffusers: compute when the first block's change differs from that of the last computed step.
 
-    The first block runs at every step and is not counted as a call.
+    The first block runs at every step: no call, but a part of one among the call-equivalents.
     """
 
     name: ClassVar[str] = "diffusers-firstblock"
@@ -193,6 +196,12 @@ class DiffusersTaylorSeer(Diffusers):
         steps = steps or self.steps
         return Mask.of(steps, (k for k in range(steps) if k < self.first or (k - self.first - 1) % self.interval == 0))
 
-    def relaxed(self) -> DiffusersTaylorSeer | None:
-        """A first step less."""
-        return replace(self, first=self.first - 1) if self.first > 1 else None
+    def variants(self) -> list[DiffusersTaylorSeer]:
+        """First steps, orders and the light mode, which diffusers leaves to its users."""
+        found = [
+            replace(self, first=first, order=order, lite=lite)
+            for lite in (False, True)
+            for first in (1, 2, 3)
+            for order in (1, 2)
+        ]
+        return list(dict.fromkeys([self, *found]))

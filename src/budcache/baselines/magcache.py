@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from budcache.baselines.record import Record
 
 __all__ = ["FLUX", "MagCache", "resampled"]
+
+MOST_RETAINED = 0.4  # the largest share of first steps that the authors' settings have
 
 FLUX = (
     *(1.0, 1.21094, 1.11719, 1.07812, 1.0625, 1.03906, 1.03125, 1.03906, 1.02344, 1.03125, 1.02344, 0.98047, 1.01562),
@@ -57,8 +59,8 @@ class MagCache(Native):
         threshold: the knob; the accumulated error |1 - product of ratios| up to which steps are skipped.
         longest: the most steps skipped in a row.
         retention: the share of first steps that are always computed.
-        strict: Wan's code skips below the threshold and rounds the retained steps down; FLUX's also at the threshold,
-            and rounds to nearest.
+        strict: Wan's code skips below the threshold and rounds the retained calls of both branches down; FLUX's also at
+            the threshold, and rounds the retained steps to nearest.
         outlier: of 28 steps, one that is always computed: the authors' FLUX code has 11, where the ratios dip.
     """
 
@@ -94,7 +96,8 @@ class MagCache(Native):
         """The steps that are computed, for any number of them."""
         steps = steps or self.steps
         ratios = resampled(self.ratios, steps)
-        retained = int(self.retention * steps + (0 if self.strict else 0.5))
+        # Wan's code counts the calls of both guidance branches, 2K of them, and the first branch's are the even ones.
+        retained = -(-int(2 * steps * self.retention) // 2) if self.strict else int(self.retention * steps + 0.5)
         bits: list[bool] = []
         product, error, skipped = 1.0, 0.0, 0
         for k, ratio in enumerate(ratios):
@@ -111,14 +114,16 @@ class MagCache(Native):
             bits.append(not skip)
         return Mask(tuple(bits))
 
-    def relaxed(self) -> MagCache | None:
-        """A step more in a row, or a retained step less where these would be more than all that are computed later."""
-        retained = int(self.retention * self.steps + (0 if self.strict else 0.5))
-        if retained > 1 and retained * (self.longest + 1) > self.steps - retained:
-            return replace(self, retention=(retained - 1 + 1e-6) / self.steps)
-        if self.longest < self.steps or self.outlier is not None:
-            return replace(self, longest=self.longest + 1, outlier=None)
-        return None
+    def variants(self) -> list[MagCache]:
+        """All three are its users' to set: beside the threshold the longest skip K and the share R of first steps."""
+        shares = [(count + 1e-6) / self.steps for count in range(1, int(MOST_RETAINED * self.steps) + 1)]
+        longest = range(1, max(2, self.steps // 2))
+        found = [replace(self, longest=most, retention=share) for most in longest for share in shares]
+        return [self, *found]
+
+    def pattern(self, steps: int) -> Hashable:
+        """The mask is all."""
+        return self.mask(steps)
 
     def branch(self, steps: int, number: int) -> Branch:
         """Follows the mask."""

@@ -46,6 +46,7 @@ class Trace:
         distance: mean |R_a - R_k|, shape [K, K].
         gram: mean R_a R_k, shape [K, K].
         change: mean |(h_k + R_k) - (h_{k-1} + R_{k-1})|: how far the trunk's output moved, shape [K].
+        left: mean (h_a + R_a) (h_k + R_k), of what left the trunk, shape [K, K].
     """
 
     branch: int
@@ -57,6 +58,7 @@ class Trace:
     distance: Array
     gram: Array
     change: Array
+    left: Array
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Record:
         model: the name of the transformer's class.
         traces: one for each run and guidance branch.
         pipe: the pipeline, and the samples that it ran, `batch` at a time: LeMiCa needs runs of its own.
+        latents: the final latents of each sample, which tuning compares with.
+        sigmas: the noise levels that they ran on, K + 1 of them, where the scheduler has some.
     """
 
     steps: int
@@ -76,6 +80,8 @@ class Record:
     pipe: Any = None
     samples: tuple[Sample, ...] = ()
     batch: int = 1
+    latents: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
+    sigmas: tuple[float, ...] | None = None
 
     def mean(self, name: str, branch: int | None = None) -> Array:
         """The mean of a field over all runs, of one branch or of all."""
@@ -109,17 +115,18 @@ def record(pipe: Any, steps: int, samples: Sequence[Sample], batch: int = 1) -> 
     recorder = _Recorder(steps=steps)
     branches = recorder.run.branches
     traces: list[Trace] = []
+    latents: list[Tensor] = []
     with ExitStack() as undo:
         for module in denoisers(pipe).values():
             undo.callback(module.register_forward_hook(recorder.run.output_hook).remove)
         undo.enter_context(caching(pipe, recorder, steps))
         for start in range(0, len(samples), batch):
             branches.clear()
-            pipe(**call(samples[start : start + batch], steps))
+            latents += pipe(**call(samples[start : start + batch], steps))[0].cpu().unbind()
             traces += [branches[number].trace(number, steps) for number in sorted(branches)]
             branches.clear()
     model = type(next(map(bare, denoisers(pipe).values()))).__name__
-    return Record(steps, model, tuple(traces), pipe, tuple(samples), batch)
+    return Record(steps, model, tuple(traces), pipe, tuple(samples), batch, tuple(latents), recorder.run.sigmas)
 
 
 def call(samples: Sequence[Sample], steps: int) -> dict[str, Any]:
@@ -149,6 +156,7 @@ class _RunSoFar:
 
     branches: dict[int, _RecordingBranch] = field(default_factory=dict)
     newest: _RecordingBranch | None = None
+    sigmas: tuple[float, ...] | None = None
 
     def output_hook(self, module: Any, args: Any, out: Any) -> None:
         """Hand the transformer's own output, after its head, to the branch that was called last."""
@@ -168,6 +176,7 @@ class _RecordingBranch(Branch):
         self.ratios: dict[int, float] = {}
         self.changes: dict[int, float] = {}
         self.residuals: dict[int, Tensor] = {}
+        self.lefts: dict[int, Tensor] = {}
         self.before: dict[str, Tensor] = {}
 
     def decide(self, here: Here) -> bool:
@@ -199,6 +208,7 @@ class _RecordingBranch(Branch):
         tokens = residual.shape[:-1].numel()
         stride = max(1, -(-tokens * residual.shape[-1] // KEPT_VALUES))
         self.residuals[here.step] = residual.flatten(0, -2)[::stride].float().flatten().clone()
+        self.lefts[here.step] = left.flatten(0, -2)[::stride].float().flatten().clone()
 
     def _changed(self, name: str, new: Tensor) -> float:
         old = self.before.get(name)
@@ -213,10 +223,10 @@ class _RecordingBranch(Branch):
                 "the hidden states changed their size within a run, so its steps cannot be compared. Guidance that "
                 "starts or stops midway does that: record without it."
             )
-        kept = torch.stack([self.residuals[k] for k in ran])
-        tables = [torch.cdist(kept, kept, p=1.0) / kept.shape[1], kept @ kept.T / kept.shape[1]]
-        distance, gram = (np.full((steps, steps), np.nan) for _ in tables)
-        for table, values in ((distance, tables[0]), (gram, tables[1])):
+        kept, left = (torch.stack([those[k] for k in ran]) for those in (self.residuals, self.lefts))
+        tables = [torch.cdist(kept, kept, p=1.0) / kept.shape[1], _products(kept), _products(left)]
+        distance, gram, lefts = (np.full((steps, steps), np.nan) for _ in tables)
+        for table, values in zip((distance, gram, lefts), tables, strict=True):
             table[np.ix_(ran, ran)] = values.cpu().double().numpy()
         series = functools.partial(_series, steps)
         return Trace(
@@ -229,7 +239,17 @@ class _RecordingBranch(Branch):
             distance,
             gram,
             series(self.changes),
+            lefts,
         )
+
+
+def _products(rows: Tensor) -> Tensor:
+    """Mean products of rows, summed in double precision: neighbouring steps differ little, and solvers subtract."""
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for begin in range(0, rows.shape[1], 1 << 16):
+        part = rows[:, begin : begin + (1 << 16)].double()
+        total += part @ part.T
+    return total / rows.shape[1]
 
 
 def _series(steps: int, values: dict[int, float]) -> Array:
@@ -251,6 +271,11 @@ class _Recorder(Native):
     def calibrated(cls, record: Record) -> _Recorder:
         """Needs no calibration."""
         return cls(steps=record.steps)
+
+    def sigmas(self, sigmas: Tensor, steps: int) -> Tensor:
+        """As they are, noted."""
+        self.run.sigmas = tuple(sigmas.tolist())
+        return sigmas
 
     def branch(self, steps: int, number: int) -> Branch:
         """One for each call of a step, whichever of a pipeline's experts it goes to."""

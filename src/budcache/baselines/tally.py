@@ -12,7 +12,7 @@ from budcache.errors import PipelineError
 from budcache.mask import Mask
 from budcache.pipeline.trunk import blocks_of, transformers
 
-__all__ = ["Tally", "watched"]
+__all__ = ["Counting", "Tally", "counting", "watched"]
 
 
 class Tally:
@@ -54,6 +54,24 @@ class Tally:
 
     def run_ends(self) -> None:
         """There is nothing to let go of."""
+
+
+class Counting(Tally):
+    """Counts runs of the trunk, of whatever run."""
+
+    count = 0
+
+    def saw_compute(self) -> None:
+        """One more."""
+        self.count += 1
+
+
+@contextmanager
+def counting(pipe: Any) -> Iterator[Counting]:
+    """Count how often the trunks of a pipeline run, a batch as one, for the length of a `with` block."""
+    found = Counting()
+    with watched(pipe, found):
+        yield found
 
 
 @contextmanager

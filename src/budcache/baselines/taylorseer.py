@@ -15,12 +15,12 @@ from budcache.mask import Mask
 if TYPE_CHECKING:
     from budcache.baselines.record import Record
 
-__all__ = ["Series", "TaylorSeer"]
+__all__ = ["Series", "TaylorSeer", "intervals"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaylorSeer(Native):
-    """TaylorSeer; static. Forecasts of modules are not counted as calls.
+    """TaylorSeer; static. Forecasts of modules are no calls; what still runs of a block counts as call-equivalents.
 
     Its memory is its price: order + 1 tensors for each of a block's modules, 114 modules on FLUX.
 
@@ -59,17 +59,22 @@ class TaylorSeer(Native):
 
     def mask(self, steps: int | None = None) -> Mask:
         """The first steps, and from the last of them on every `interval`th."""
-        steps = steps or self.steps
-        first = max(1, min(self.first, steps))
-        return Mask.of(steps, (*range(first), *range(first - 1, steps, self.interval)))
+        return intervals(steps or self.steps, self.first, self.interval)
 
-    def relaxed(self) -> TaylorSeer | None:
-        """A first step less."""
-        return replace(self, first=self.first - 1) if self.first > 1 else None
+    def variants(self) -> list[TaylorSeer]:
+        """The first steps and orders that the authors' scripts have: 1 to 3, and 1 or 2; its own settings first."""
+        found = [replace(self, first=first, order=order) for first in (1, 2, 3) for order in (1, 2)]
+        return list(dict.fromkeys([self, *found]))
 
     def branch(self, steps: int, number: int) -> Branch:
         """No series yet."""
         return _Branch(self, self.mask(steps))
+
+
+def intervals(steps: int, first: int, interval: int) -> Mask:
+    """The first steps, and from the last of them on every `interval`th."""
+    first = max(1, min(first, steps))
+    return Mask.of(steps, (*range(first), *range(first - 1, steps, interval)))
 
 
 class Series:

@@ -40,7 +40,7 @@ THRESHOLDS = {
     "Wan2.1-T2V-14B": 0.2,
     "Wan2.1-T2V-14B-ret": 0.1,
     "Wan2.1-I2V-480P": 0.26,
-    "Wan2.1-I2V-480P-ret": 0.26,
+    "Wan2.1-I2V-480P-ret": 0.2,
     "Wan2.1-I2V-720P": 0.3,
     "Wan2.1-I2V-720P-ret": 0.3,
 }
@@ -80,7 +80,7 @@ class TeaCache(Native):
         coefficients = pick(cls.name, model, PUBLISHED)
         ret = model.endswith("-ret")
         return cls(
-            steps=steps or (28 if model.startswith("FLUX") else 50),
+            steps=steps or (28 if model.startswith("FLUX") else 40 if "I2V" in model else 50),
             coefficients=coefficients,
             threshold=THRESHOLDS[model],
             first=5 if ret else 1,

@@ -76,6 +76,9 @@ def compare(
     calibration_count: Annotated[
         int | None, typer.Option(min=2, help="How many prompts to search and tune on; default: at most 32.")
     ] = None,
+    timed: Annotated[
+        str | None, typer.Option(help="Methods to time, by commas, or none; default: all, 5 to 15 pairs of runs each.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the search; samples are drawn from others.")] = 0,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once while searching.")] = None,
     height: Height = None,
@@ -142,6 +145,7 @@ def compare(
             seed=seed,
             batch=batch or (EMBEDDED_BATCH if embedded else 1),
             call=settings,
+            timed=None if timed is None else [name for name in _names(timed, "--timed") if name != "none"],
             watch=watch,
             progress=False,
         )
@@ -168,7 +172,7 @@ class KeptRows:
             return ""
         return (
             f"{several(self.count, 'row')} kept from an earlier run, whose seconds may not compare with these. "
-            "Speed-ups do: each was measured beside full runs."
+            "Speed-ups do: each was measured in pairs with full runs."
         )
 
 

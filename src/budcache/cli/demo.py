@@ -16,8 +16,10 @@ from budcache.policy import Ladder
 
 MODEL, STEPS, BUDGETS, SHOWN = "tiny-flux", 28, (5, 6, 8, 10), 8
 COMPARED = (6, 10)
-METHODS = ("fewer-steps", "uniform", "teacache", "magcache", "ertacache", "taylorseer")
-CALIBRATION, TUNING = 12, 4  # prompts for ours; for the thresholds of the others
+PLAIN = ("fewer-steps", "ipndm", "dpmpp", "unipc", "uniform")  # have nothing to choose
+TUNED = ("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p")  # by benchmarks/tune_demo.py
+SETTINGS = Path(__file__).with_name("demo.settings.json")
+CALIBRATION = 12  # prompts, for ours and for the settings of the others
 
 
 @command
@@ -52,10 +54,12 @@ def demo(
             pipe,
             steps=STEPS,
             prompts=shown,
-            calibration=learned_on[:TUNING],
+            calibration=learned_on,
             folder=folder,
             budgets=COMPARED,
-            methods=METHODS,
+            methods=[*PLAIN, *TUNED],
+            settings=SETTINGS,
+            timed=("budcache",),
             policies={"budcache-plain": plain, "budcache": ladder},
             batch=8,
             watch=watch,
@@ -65,7 +69,7 @@ def demo(
     if watch.note:
         say(watch.note)
     out.print(f"\n[bold]{headline(found)}[/bold]")
-    say(f"`budcache compare {MODEL} --budgets 5,6,8,10` takes longer and has more methods, such as DiCache.")
+    say(f"`budcache compare {MODEL} --budgets 5,6,8,10` takes longer: more budgets, prompts and methods, each timed.")
     seconds = time.perf_counter() - begin
     say(f"The report: {folder / 'comparison.html'} ({seconds:.0f} s in all). On your own pipeline:\n")
     say(f'    with budcache.applied(pipe, "{path}", budget={SHOWN}):\n        image = pipe("red apple").images[0]')

@@ -11,7 +11,7 @@ from budcache.comparison.measuring import measure
 from budcache.comparison.result import Comparison, Entry, LeftOut, Measure
 from budcache.comparison.showing import show
 from budcache.comparison.table import text, write_csv
-from budcache.comparison.verdict import Lead, headline, lead
+from budcache.comparison.verdict import Lead, best_other, headline, lead, tail_lead
 
 __all__ = [
     "Comparison",
@@ -19,10 +19,12 @@ __all__ = [
     "Lead",
     "LeftOut",
     "Measure",
+    "best_other",
     "headline",
     "lead",
     "measure",
     "show",
+    "tail_lead",
     "text",
     "write_csv",
 ]

@@ -1,40 +1,49 @@
-"""The first stage, drawing: every method draws the same samples from the same noise, one at a time, and is timed."""
+"""The first stage, drawing: every method draws the same samples from the same noise, one at a time, and is timed.
+
+A method whose calls depend on the sample may miss the budget on samples that it was not tuned on. Then a setting on the
+other side of the budget is drawn as well, and its quality is read off between the two: above and below alike.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from budcache.comparison.clock import Clock, Lap
 from budcache.comparison.folder import Folder, compares, unusable
 from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
-from budcache.comparison.result import FULL, Entry
-from budcache.comparison.timing import PARTS, parts
+from budcache.comparison.result import BESIDE, CLOSE, FULL, Entry
+from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS, Speed, speed
 from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
 from budcache.events import EntryDone, Phase
 from budcache.jobs.meter import Meter
 from budcache.mask import Mask
 from budcache.metrics.base import Frame
+from budcache.pipeline.parts import denoisers
 from budcache.samples.samples import fresh, seeded
 from budcache.storage import media
 
 __all__ = ["MEASURING", "Drawing", "draw"]
 
 MEASURING = "measuring"  # the phase that comes after drawing; it makes no calls
+TRIES = 3  # settings that are drawn to get to the other side of a budget, at most
 
 
 @dataclass
 class Drawing:
-    """Draws samples on a pipeline, and keeps and times them.
+    """Draws samples on a pipeline, keeps and times them, and counts what they took of the network.
 
     Args:
         samples: keyword arguments of the pipeline's `__call__`, one set per sample.
         seed: of the first sample's noise, unless it brings its own; the next ones count up.
         steps: K of the full run.
+        timed: the methods whose speed is measured; None is all.
     """
 
     pipe: Any
@@ -43,59 +52,128 @@ class Drawing:
     steps: int
     folder: Folder
     meter: Meter
-    warm: bool = False
+    timed: Collection[str] | None = None
+    _warm: bool = False
+    _per_call: dict[str, float] = field(default_factory=dict)  # operations of a call of the full run, by size
 
     def expected_calls(self, method: str, budget: int) -> int:
-        """What drawing a method at a budget costs: its samples, and the full runs that are timed in between."""
-        count = len(self.samples)
-        return count * budget + (0 if method == FULL else min(PARTS, count) * self.steps)
+        """What drawing a method at a budget costs: its samples, and the pairs that it is timed in."""
+        pairs = 0 if method == FULL or not self._is_timed(method) else LEAST_PAIRS + 1
+        return len(self.samples) * budget + budget + pairs * (self.steps + budget)
 
     def entry(self, method: str, budget: int, ready: Ready) -> Entry:
-        """Draw all samples under a method, with a full run timed before each of a few parts of them."""
+        """Draw all samples under a method."""
         note = f"drawing at {budget} calls"
-        if not self.warm:  # whatever is set up with the first picture should not count as somebody's time
-            self._full_run(0)
-            self.warm = True
-        seconds, masks, full = list[float](), list[Mask](), list[tuple[float, int]]()
-        for part in [range(len(self.samples))] if method == FULL else parts(len(self.samples)):
-            if method != FULL:
-                full.append(self._full_run(part[0]))
-            with ready.running() as last_mask:
-                for number in part:
-                    sample, taken = self._run(number, ready.steps)
-                    seconds.append(taken)
-                    masks.append(last_mask())
-                    self.folder.keep(method, budget, number, sample)
-                    self.meter.add(masks[-1].budget, note)
-        full = full or [(taken, mask.budget) for taken, mask in zip(seconds, masks, strict=True)]
+        if not self._warm:  # whatever is set up with the first picture should not count as somebody's time
+            with plain(self.pipe, self.steps).running() as last_mask:
+                self._drawn(0, self.steps)
+                self.meter.add(last_mask().budget)
+            self._warm = True
+        laps, masks = list[Lap](), list[Mask]()
+        with ready.running() as last_mask:
+            for number in range(len(self.samples)):
+                sample, lap = self._drawn(number, ready.steps)
+                laps.append(lap)
+                masks.append(last_mask())
+                self.folder.keep(method, budget, number, sample)
+                self.meter.add(masks[-1].budget, note)
+        pairs = [] if method == FULL or not self._is_timed(method) else self._pairs(ready)
+        full = [(lap.loop, mask.budget) for lap, mask in zip(laps, masks, strict=True)] if method == FULL else []
+        full = full or [(pair.full, pair.full_calls) for pair in pairs] or self._drawn_full()
+        name = method.removeprefix(BESIDE)
         return Entry(
             method=method,
-            title=f"full run, {self.steps} steps" if method == FULL else title(method),
+            title=f"full run, {self.steps} steps" if method == FULL else title(name),
             budget=budget,
             calls=tuple(mask.budget for mask in masks),
-            seconds=tuple(seconds),
-            full_seconds=tuple(taken for taken, _ in full),
+            equivalents=self._equivalents(ready, masks) if method != FULL else tuple(float(m.budget) for m in masks),
+            seconds=tuple(lap.loop for lap in laps),
+            full_seconds=tuple(seconds for seconds, _ in full),
             full_calls=tuple(calls for _, calls in full),
+            timed_seconds=tuple(pair.own for pair in pairs),
+            timed_calls=tuple(pair.calls for pair in pairs),
+            before_seconds=median(lap.before for lap in laps),
+            after_seconds=median(lap.after for lap in laps),
+            memory=max((pair.memory for pair in pairs if pair.memory), default=self._memory(laps, method)),
             masks=tuple(masks),
             knob=ready.knob,
             learned_on=ready.learned_on,
+            learning_calls=ready.learning_calls,
         )
 
-    def _full_run(self, number: int) -> tuple[float, int]:
-        """The seconds and calls of a full run that is only timed, not kept."""
-        with plain(self.pipe, self.steps).running() as last_mask:
-            _, seconds = self._run(number, self.steps)
+    def _is_timed(self, method: str) -> bool:
+        return not method.startswith(BESIDE) and (self.timed is None or method in self.timed)
+
+    def _memory(self, laps: Sequence[Lap], method: str) -> int | None:
+        """Of the full run, which has no pairs of its own: its usual peak."""
+        known = [lap.memory for lap in laps if lap.memory]
+        return int(median(known)) if known and method == FULL else None
+
+    def _drawn_full(self) -> list[tuple[float, int]]:
+        """The drawn full run, for entries that are not timed."""
+        entry = self.folder.drawn[FULL, self.steps].entry
+        return list(zip(entry.seconds, entry.calls, strict=True))
+
+    def _pairs(self, ready: Ready) -> list[Pair]:
+        """Full runs and runs of the method in turns, until their ratio is known; the first pair only warms up."""
+        full, found = plain(self.pipe, self.steps), list[Pair]()
+        for turn in range(MOST_PAIRS + 1):
+            number = turn % len(self.samples)
+            order = (full, ready) if turn % 2 else (ready, full)
+            timed = {id(each): self._run(number, each) for each in order}
+            (slow, slow_calls), (fast, calls) = timed[id(full)], timed[id(ready)]
+            if turn:
+                found.append(Pair(slow.loop, slow_calls, fast.loop, calls, fast.memory))
+            if len(found) >= LEAST_PAIRS and pace(found).known:
+                break
+        return found
+
+    def _run(self, number: int, ready: Ready) -> tuple[Lap, int]:
+        """A run that is only timed, down to its latents, and its calls."""
+        with ready.running() as last_mask:
+            call = {**self._call(number, ready.steps), "output_type": "latent"}
+            _, lap = self._clock.time(lambda: self.pipe(**call), to_the_end=True)
             calls = last_mask().budget
         self.meter.add(calls)
-        return seconds, calls
+        return lap, calls
 
-    def _run(self, number: int, steps: int) -> tuple[Frame, float]:
-        """One sample as numbers, and the seconds that the pipeline took for it."""
-        call = fresh(seeded(self.samples[number], self.seed + number))
-        begin = time.perf_counter()
+    def _equivalents(self, ready: Ready, masks: Sequence[Mask]) -> tuple[float, ...]:
+        """The operations of every sample in units of the full run's calls; counted for each number of calls once."""
+        if any(_compiled(module) for module in denoisers(self.pipe).values()):
+            return ()  # what a compiled network does cannot be seen
+        first = {mask.budget: number for number, mask in reversed(list(enumerate(masks)))}
+        known = {calls: self._count(number, ready)[0] / self._full_call(number) for calls, number in first.items()}
+        return tuple(round(known[mask.budget], 4) for mask in masks)
+
+    def _full_call(self, number: int) -> float:
+        """Operations of one call of the full run, of samples of this size."""
+        size = repr([self.samples[number].get(name) for name in ("height", "width", "num_frames", "image")])
+        if size not in self._per_call:
+            total, calls = self._count(number, plain(self.pipe, self.steps))
+            self._per_call[size] = total / calls
+        return self._per_call[size]
+
+    def _count(self, number: int, ready: Ready) -> tuple[int, int]:
+        """The operations and the calls of a run."""
+        from budcache.baselines.operations import counted
+
+        with ready.running() as last_mask, counted(self.pipe) as operations:
+            self.pipe(**{**self._call(number, ready.steps), "output_type": "latent"})
+            calls = last_mask().budget
+        self.meter.add(calls)
+        return operations.total, calls
+
+    @cached_property
+    def _clock(self) -> Clock:
+        return Clock(self.pipe)
+
+    def _call(self, number: int, steps: int) -> dict[str, Any]:
+        return {**fresh(seeded(self.samples[number], self.seed + number)), "num_inference_steps": steps}
+
+    def _drawn(self, number: int, steps: int) -> tuple[Frame, Lap]:
+        """One sample as numbers, and what the pipeline took for it."""
         # As numbers, so that a GPU has finished when it returns.
-        output = self.pipe(**{**call, "num_inference_steps": steps, "output_type": "np"})
-        seconds = time.perf_counter() - begin
+        output, lap = self._clock.time(lambda: self.pipe(**{**self._call(number, steps), "output_type": "np"}))
         found = media.samples(output)
         if len(found) != 1:
             raise SearchError(
@@ -107,7 +185,27 @@ class Drawing:
                 f"sample {number} has pixels that are not finite numbers, so nothing can be measured on it. Check the "
                 "number format (float16 overflows where bfloat16 does not)."
             )
-        return sample, seconds
+        return sample, lap
+
+
+class Pair(NamedTuple):
+    """A full run and a run of a method, one after the other: seconds of their loops, and calls."""
+
+    full: float
+    full_calls: int
+    own: float
+    calls: int
+    memory: int | None
+
+
+def pace(pairs: Sequence[Pair]) -> Speed:
+    """The speed-up that pairs tell."""
+    full, full_calls, own, calls, _ = zip(*pairs, strict=True)
+    return speed(own, calls, full, full_calls)
+
+
+def _compiled(module: Any) -> bool:
+    return getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule"
 
 
 def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], budgets: Sequence[int]) -> None:
@@ -174,11 +272,15 @@ def _to_draw_again(folder: Folder, known: set[tuple[str, int]]) -> set[tuple[str
 
 def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int) -> bool:
     """Draw a method at a budget, or write down why that cannot be."""
-    folder = drawing.folder
+    folder, made_of = drawing.folder, preparation.made_of(method)
     try:
-        ready = plain(drawing.pipe, budget) if method == FULL else preparation.ready(method, budget)
+        choices = [plain(drawing.pipe, budget)] if method == FULL else preparation.ready(method, budget)
         folder.remove(method, budget)
-        folder.add(drawing.entry(method, budget, ready), preparation.made_of(method))
+        folder.remove(BESIDE + method, budget)
+        entry = drawing.entry(method, budget, choices[0])
+        if len(choices) > 1:
+            _draw_beside(drawing, entry, choices, made_of)
+        folder.add(entry, made_of)
     except FileError:
         raise
     except BudcacheError as error:
@@ -187,3 +289,22 @@ def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int)
         folder.leave_out(method, title(method), budget, str(error))
         return False
     return True
+
+
+def _draw_beside(drawing: Drawing, entry: Entry, choices: Sequence[Ready], made_of: str) -> None:
+    """Draw the setting on the other side of the budget, where the nearest one does not meet it on these samples.
+
+    A setting's calls on other samples are off by about as much as those of the first one.
+    """
+    budget, made = entry.budget, entry.mean_calls
+    if abs(made - budget) <= CLOSE:
+        return
+    side = 1 if made < budget else -1
+    off = made - (choices[0].expected or made)
+    others = [each for each in choices[1:] if each.expected is not None and side * (each.expected + off - made) > 0]
+    others.sort(key=lambda each: (side * (each.expected + off - budget) < 0, abs(each.expected + off - budget)))  # type: ignore[operator]
+    for ready in others[:TRIES]:
+        other = drawing.entry(BESIDE + entry.method, budget, ready)
+        if side * (other.mean_calls - budget) >= 0:
+            drawing.folder.add(other, made_of)
+            return

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from budcache.comparison.result import FULL, VERSION, Conditions, Entry, LeftOut
+from budcache.comparison.result import BESIDE, FULL, READABLE, VERSION, Conditions, Entry, LeftOut
 from budcache.errors import FileError, PolicyError
 from budcache.metrics import METRICS
 from budcache.metrics.base import Frame
@@ -82,11 +82,14 @@ class Kept:
 
     @property
     def wanted(self) -> list[Key]:
-        """What was last asked for: the full run, then every method at every budget."""
+        """What was last asked for: the full run, then every method at every budget, and its second setting if drawn."""
         if self.conditions is None:
             return []
         methods = ((method, budget) for method in self.methods for budget in self.conditions.budgets)
-        return [(FULL, self.conditions.steps), *methods]
+        found = [(FULL, self.conditions.steps)]
+        for method, budget in methods:
+            found += [(method, budget), *[(BESIDE + method, budget)] * ((BESIDE + method, budget) in self.drawn)]
+        return found
 
     def values(self, drawn: Drawn) -> dict[str, tuple[float, ...]]:
         """What was measured on an entry, by metric."""
@@ -177,6 +180,7 @@ class Folder(Kept):
     def __init__(self, path: str | os.PathLike[str], identity: Mapping[str, Any]) -> None:
         super().__init__(path)
         work = {"format": VERSION, **identity}
+        _check_protocol(self.path, work)
         with ExitStack() as undo:
             self._drawn, self._measured = (
                 undo.enter_context(closing(Journal(self.path / name, work, kind="record", of="comparison")))
@@ -191,7 +195,7 @@ class Folder(Kept):
         """The folder of a comparison that has begun, to measure more in it."""
         _check_format(Path(path))
         header = _lines(Path(path) / DRAWN)[0]["comparison"]
-        return cls(path, {name: value for name, value in header.items() if name != "format"})
+        return cls(path, header)
 
     def __enter__(self) -> Folder:
         return self
@@ -298,6 +302,21 @@ def _check_format(path: Path) -> None:
         )
 
 
+def _check_protocol(path: Path, work: Mapping[str, Any]) -> None:
+    """Refuse to go on with what was drawn by other rules: its rows would stand beside new ones as if they were fair."""
+    if not (path / DRAWN).exists() or work["format"] != VERSION:
+        return
+    try:
+        old = _lines(path / DRAWN)[0]["comparison"]["format"]
+    except FileError:
+        return  # the journal says what is wrong with it
+    if old != VERSION:
+        raise FileError(
+            f"{path} holds a comparison of format {old}, in which other methods had fewer of their settings chosen. It "
+            "can still be shown (--show-only); to compare by the rules of now, choose another place."
+        )
+
+
 def picture(folder: Path, method: str, budget: int, number: int) -> Path:
     """Where a method's picture of a sample lies in a comparison's folder."""
     return _place(folder / "pictures", method, budget) / f"{number:03d}.png"
@@ -326,7 +345,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.split("\n")[:-1]]
-        if dict(lines[0]["comparison"])["format"] != VERSION:
+        if dict(lines[0]["comparison"])["format"] not in READABLE:
             raise ValueError
         return [dict(line) for line in lines]
     except OSError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["AUTHORS", "METHODS", "OURS", "UNTAUGHT", "title", "usual"]
+__all__ = ["AUTHORS", "METHODS", "OURS", "SOLVERS", "UNTAUGHT", "title", "usual"]
 
 METHODS = {
     "fewer-steps": "fewer steps",
+    "ipndm": "fewer steps, iPNDM(2M)",
+    "dpmpp": "fewer steps, DPM-Solver++(2M)",
+    "unipc": "fewer steps, UniPC",
     "uniform": "uniform mask",
     "teacache": "TeaCache",
     "magcache": "MagCache",
@@ -13,6 +16,7 @@ METHODS = {
     "dicache": "DiCache",
     "ertacache": "ERTACache",
     "taylorseer": "TaylorSeer",
+    "l2p": "L2P",
     "diffusers-magcache": "MagCache (diffusers)",
     "diffusers-firstblock": "First Block Cache (diffusers)",
     "diffusers-taylorseer": "TaylorSeer (diffusers)",
@@ -24,7 +28,8 @@ METHODS = {
     "budcache": "budcache",
 }
 OURS = ("budcache", "budcache-plain")  # the first that takes part is put forward
-UNTAUGHT = ("fewer-steps", "uniform")  # need no samples to be made on
+SOLVERS = ("ipndm", "dpmpp", "unipc")  # fewer steps of other solvers than the pipeline's own
+UNTAUGHT = ("fewer-steps", *SOLVERS, "uniform")  # need no samples to be made on
 AUTHORS = {"authors": "authors-r2-sa100", "authors-quick": "authors-r1-sa20"}  # and their strategies
 
 

@@ -6,13 +6,14 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from budcache.comparison.methods import AUTHORS, OURS, UNTAUGHT
+from budcache.comparison.methods import AUTHORS, OURS, SOLVERS, UNTAUGHT
 from budcache.comparison.searching import expected_calls, searched
+from budcache.comparison.settings import Settings, described
 from budcache.errors import BudcacheError, BudcacheWarning, FileError, PolicyError
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import Setup
@@ -21,11 +22,11 @@ from budcache.policy import Ladder, Origin, Policy
 from budcache.samples.samples import seeded
 from budcache.wording import quote
 
-__all__ = ["LEDGER", "Preparation", "Ready", "plain"]
+__all__ = ["LEDGER", "SETTINGS", "Preparation", "Ready", "plain"]
 
 LEDGER = "search.ledger.jsonl"  # of our searches, in the folder of the comparison
-TUNING_SAMPLES = 16  # that thresholds are set on
-TRIALS = 8  # of a threshold, typically
+SETTINGS = "settings.json"  # of other people's methods, likewise
+RUNS = 150  # of one sample at one budget that choosing a method's settings takes, typically
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Ready:
     steps: int  # to ask the pipeline for
     knob: str | None = None
     learned_on: int | None = None  # samples that it was searched, fitted or tuned on
+    learning_calls: int | None = None  # sample-calls that this took
+    expected: float | None = None  # calls on calibration samples, where they may be others on others
 
 
 @dataclass
@@ -46,6 +49,7 @@ class Preparation:
         calibration: samples to search, fit and tune on.
         folder: where searches are kept.
         policies: ladders that are there already, by method.
+        settings: of other methods that were chosen already.
     """
 
     pipe: Any
@@ -57,13 +61,18 @@ class Preparation:
     seed: int
     batch: int
     meter: Meter
-    _calibrated: dict[str, Any] = field(default_factory=dict)
+    settings: Settings | None = None
+    _tuners: dict[str, Any] = field(default_factory=dict)
 
     def made_of(self, method: str) -> str:
         """A fingerprint of what a method is given beside the comparison's own settings."""
-        if method not in self.policies:
+        if method in self.policies:
+            given = self.policies[method].model_dump_json()
+        elif self.settings is not None and method in self.settings:
+            given = repr([self.settings.find(method, budget) for budget in self.budgets])
+        else:
             return ""
-        return hashlib.sha256(self.policies[method].model_dump_json().encode()).hexdigest()[:16]
+        return hashlib.sha256(given.encode()).hexdigest()[:16]
 
     def expected_calls(self, method: str) -> int:
         """About how many sample-calls it will take to bring a method to all budgets."""
@@ -73,21 +82,43 @@ class Preparation:
             wan = type(self.pipe).__name__.startswith("Wan")
             groups = [self.budgets] if method in OURS else [[budget] for budget in self.budgets]
             return sum(expected_calls(method, self.steps, those, len(self.calibration), wan) for those in groups)
-        return len(self._tuning) * TRIALS * sum(self.budgets)
+        given = self.settings
+        missing = [budget for budget in self.budgets if given is None or given.find(method, budget) is None]
+        return min(RUNS, 5 * len(self.calibration)) * sum(missing)
 
-    def ready(self, method: str, budget: int) -> Ready:
-        """Bring a method to a budget."""
+    def ready(self, method: str, budget: int) -> list[Ready]:
+        """Bring a method to a budget; who does not meet it exactly has settings on both sides, the nearest first."""
+        if method in self.policies or method in (*UNTAUGHT, *OURS, *AUTHORS):
+            return [self._one(method, budget)]
+        return self._baseline(method, budget)
+
+    def _one(self, method: str, budget: int) -> Ready:
         if method in self.policies:
             return self._policy(self.policies[method][budget])
         if method == "fewer-steps":
             return plain(self.pipe, budget)
+        if method in SOLVERS:
+            return self._solver(method, budget)
         if method == "uniform":
             return self._policy(Policy(mask=Mask.uniform(self.steps, budget)))
         if method in OURS:
             return self._policy(self._ladder(method)[budget])
         if method in AUTHORS:
             return self._policy(self._search(method, [budget], f"{method}-{budget}.ledger.jsonl")[budget])
-        return self._baseline(method, budget)
+        raise AssertionError(method)
+
+    def _solver(self, method: str, budget: int) -> Ready:
+        from budcache.baselines.fewer import another_solver, solved_by
+
+        another_solver(self.pipe.scheduler, method)  # or say why not, before anything is drawn
+        own = plain(self.pipe, budget)
+
+        @contextmanager
+        def running() -> Iterator[Callable[[], Mask]]:
+            with solved_by(self.pipe, method), own.running() as last:
+                yield last
+
+        return Ready(running, budget)
 
     def _ladder(self, method: str) -> Ladder:
         """Ours: from the folder as far as an earlier run got, and searched for the budgets that are missing there."""
@@ -172,38 +203,76 @@ class Preparation:
 
                 yield last
 
-        return Ready(running, policy.steps, learned_on=policy.origin.prompts if policy.origin else None)
+        origin = policy.origin
+        if origin is None:
+            return Ready(running, policy.steps)
+        return Ready(running, policy.steps, learned_on=origin.prompts, learning_calls=origin.calls)
 
     @cached_property
     def _record(self) -> Any:
         from budcache.baselines import record
 
         self.meter.add(0, note="recording full runs")
-        found = record(self.pipe, self.steps, self._tuning, batch=self.batch)
+        # One by one: what methods watch differs from sample to sample, and the mean of a batch would hide it.
+        found = record(self.pipe, self.steps, self._tuning)
         self.meter.add(self.steps * len(self._tuning))
         return found
 
     @cached_property
     def _tuning(self) -> list[dict[str, Any]]:
-        """The samples that thresholds are tuned on, each with a noise of its own."""
-        return [seeded(sample, self.seed + number) for number, sample in enumerate(self.calibration[:TUNING_SAMPLES])]
+        """The samples that settings are chosen on, as many as ours has, each with a noise of its own."""
+        return [seeded(sample, self.seed + number) for number, sample in enumerate(self.calibration)]
 
-    def _baseline(self, method: str, budget: int) -> Ready:
-        from budcache.baselines import BASELINES, caching, tune
+    @cached_property
+    def _chosen(self) -> Settings:
+        """What was chosen in this folder before."""
+        file = self.folder / SETTINGS
+        if file.exists():
+            with _of_the_folder():
+                return Settings.load(file)
+        facts = self._searched_on.model_dump(mode="json", exclude_none=True)
+        return Settings({"steps": self.steps, **facts})
 
-        if method not in self._calibrated:
-            self._calibrated[method] = BASELINES[method].calibrated(self._record)
-        self.meter.add(0, note=f"tuning to {budget} calls")
-        tuned = tune(self.pipe, self._calibrated[method], budget, self._tuning)
-        self.meter.skipped(len(self._tuning) * TRIALS * budget)  # how many it really took, nobody counts
+    def _choice(self, method: str, budget: int) -> Any:
+        from budcache.baselines import BASELINES
+        from budcache.baselines.tally import counting
+        from budcache.baselines.tuning import Tuner
+
+        for kept in (self.settings, self._chosen):
+            if kept is not None and (found := kept.find(method, budget)) is not None:
+                return found
+        self.meter.add(0, note=f"choosing settings for {budget} calls")
+        if method not in self._tuners:
+            full = self._record
+            with counting(self.pipe) as own:  # LeMiCa has runs of its own
+                made = BASELINES[method].calibrated(full)
+            spent = self.steps * len(self._tuning) + own.count // full.branches
+            tuner = Tuner(self.pipe, made, self._tuning, known=full, batch=self.batch, spent=self.meter.add)
+            self._tuners[method] = tuner, spent
+        tuner, spent = self._tuners[method]
+        found = tuner.choice(budget)
+        # Full runs and calibration serve all budgets, and count at each, as our search does.
+        found = replace(found, sample_calls=found.sample_calls + spent)
+        self._chosen.keep(method, budget, found)
+        self._chosen.save(self.folder / SETTINGS)
+        return found
+
+    def _baseline(self, method: str, budget: int) -> list[Ready]:
+        choice = self._choice(method, budget)
+        return [
+            Ready(self._cached(each), self.steps, described(each), choice.samples, choice.sample_calls, calls)
+            for each, calls in choice.settings
+        ]
+
+    def _cached(self, method: Any) -> Callable[[], AbstractContextManager[Callable[[], Mask]]]:
+        from budcache.baselines import caching
 
         @contextmanager
         def running() -> Iterator[Callable[[], Mask]]:
-            with caching(self.pipe, tuned, self.steps) as runs:
+            with caching(self.pipe, method, self.steps) as runs:
                 yield lambda: runs.masks[-1]
 
-        knob = f"{tuned.knob.name} {getattr(tuned, tuned.knob.name):.4g}"
-        return Ready(running, self.steps, knob, len(self._tuning))
+        return running
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FULL", "VERSION", "Comparison", "Conditions", "Entry", "LeftOut", "Measure", "Tried"]
 
-VERSION = 2
+VERSION = 3
+READABLE = (2, 3)
 FULL = "full"
 MAX_SAMPLES = 100_000
-SLACK = 0.25  # calls that a threshold may be off on average: it was set on other prompts
+CLOSE = 0.05  # calls from the budget, on average, that count as none
+BESIDE = "beside:"  # before the name of a method whose second setting it is, in a folder
 
 
 class Measure(Value):
@@ -71,51 +74,97 @@ class Entry(Value):
     title: Text
     budget: Count  # that was asked for; a method with a threshold may make more calls or fewer
     calls: Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Samples]
-    seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]
-    full_seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of full runs timed in between
-    full_calls: Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Samples]  # of these full runs
+    equivalents: tuple[Number, ...] = ()  # the network's operations, in units of whole calls; none where not counted
+    seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of the loop, while drawing
+    full_seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of full runs' loops, in pairs with
+    full_calls: Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Samples]
+    timed_seconds: tuple[Annotated[Number, Field(gt=0)], ...] = ()  # these of the method; none where not timed
+    timed_calls: tuple[Annotated[Count, Field(ge=1)], ...] = ()
+    before_seconds: Number | None = None  # of text encoders, for each sample
+    after_seconds: Number | None = None  # and of the decoder
+    memory: Count | None = None  # the most that a timed run had in use, in bytes
     masks: Annotated[tuple[MaskField, ...], Samples]  # of the steps that ran: image-to-image may start midway
-    values: dict[str, Numbers] = Field(default_factory=dict)  # by metric, once measured
+    values: dict[str, Numbers] = Field(default_factory=dict)  # by metric, once measured: of this setting, see `quality`
     knob: Text | None = None  # what it was tuned to
     learned_on: Count | None = None  # samples that it was searched, fitted or tuned on, where that is known
+    learning_calls: Count | None = None  # sample-calls that this took, where that is known
+    second: Entry | None = None  # the method's setting on the other side of the budget, where this one does not meet it
 
     def _check(self) -> None:
         for name, row in {"seconds": self.seconds, "masks": self.masks, **self.values}.items():
             if len(row) != len(self.calls):
                 raise ValueError(f"{self.method} has calls of {len(self.calls)} samples but {name} of {len(row)}")
-        if len(self.full_seconds) != len(self.full_calls) or len(self.full_seconds) > len(self.calls):
+        if len(self.full_seconds) != len(self.full_calls):
             raise ValueError(
                 f"{self.method} has {len(self.full_seconds)} times and {len(self.full_calls)} calls of full runs; "
-                "give as many of both, and not more than there are samples"
+                "give as many of both"
             )
+        if self.equivalents and len(self.equivalents) != len(self.calls):
+            raise ValueError(f"{self.method} has call-equivalents of {len(self.equivalents)} samples, not of all")
+        if len(self.timed_seconds) != len(self.timed_calls) or len(self.timed_seconds) not in (0, len(self.full_calls)):
+            raise ValueError(f"{self.method} has timed runs that are no pairs; give as many of both kinds")
+        if self.second is not None and (self.second.second or len(self.second.calls) != len(self.calls)):
+            raise ValueError(f"{self.method} has a second setting that does not fit the first")
 
     @property
     def mean_calls(self) -> float:
-        """Model calls per sample, on average."""
-        return sum(self.calls) / len(self.calls)
+        """Model calls per sample, on average; between two settings, where there are two."""
+        return self._between(self.calls, self.second.calls if self.second else ())
+
+    @property
+    def mean_equivalents(self) -> float | None:
+        """The same with probes and partial passes counted by their share of the network's operations."""
+        if not self.equivalents or (self.second is not None and not self.second.equivalents):
+            return None
+        return self._between(self.equivalents, self.second.equivalents if self.second else ())
+
+    @property
+    def share(self) -> float:
+        """How much the second setting counts: as much as takes the two of them to the budget, in calls."""
+        if self.second is None:
+            return 0.0
+        mine, other = (sum(each.calls) / len(each.calls) for each in (self, self.second))
+        return min(max((self.budget - mine) / (other - mine), 0.0), 1.0) if other != mine else 0.0
+
+    def quality(self, measure: str) -> Numbers | None:
+        """A metric of every sample at the budget: between the two settings, where there are two."""
+        mine, other = self.values.get(measure), self.second and self.second.values.get(measure)
+        if not mine or self.second is None:
+            return mine or None
+        share = self.share
+        return tuple((1 - share) * one + share * two for one, two in zip(mine, other, strict=True)) if other else None
+
+    def _between(self, mine: Sequence[float], other: Sequence[float]) -> float:
+        first = sum(mine) / len(mine)
+        return first if not other else first + self.share * (sum(other) / len(other) - first)
 
     @property
     def calls_text(self) -> str:
-        """The calls as people read them: one number, or the mean and the range."""
+        """The calls as people read them: one number, or the mean and the range; of two settings both means."""
         low, high = min(self.calls), max(self.calls)
-        return str(low) if low == high else f"{self.mean_calls:.1f} ({low}-{high})"
+        mine = f"{sum(self.calls) / len(self.calls):.1f}"
+        if self.second is not None:
+            other = f"{sum(self.second.calls) / len(self.second.calls):.1f}"
+            return " | ".join(sorted((mine, other), key=float))
+        return str(low) if low == high else f"{mine} ({low}-{high})"
 
     @property
     def latency(self) -> float:
-        """Seconds per sample: the median."""
-        return median(self.seconds)
+        """Seconds of the denoising loop: the median of the timed runs, else of those that were drawn."""
+        return median(self.timed_seconds or self.seconds)
 
     @property
     def full_latency(self) -> float:
-        """Seconds of the full runs that were timed in between: the median."""
+        """Seconds of the full runs' loops that were timed in pairs with it: the median."""
         return median(self.full_seconds)
 
     @property
     def speed(self) -> Speed:
         """How many times faster than these full runs, and how sure that is; the full run itself is the measure."""
         if self.method == FULL:
-            return Speed(1.0, 1.0, 1.0, noisy=False)
-        return speed(self.seconds, self.calls, self.full_seconds, self.full_calls)
+            return Speed(1.0, 1.0, 1.0, noisy=False, pairs=1)
+        full = (self.full_seconds, self.full_calls) if self.timed_seconds else ((), ())
+        return speed(self.timed_seconds, self.timed_calls, *full)
 
     @property
     def speedup(self) -> float:
@@ -129,7 +178,7 @@ class Entry(Value):
 
     def summed(self, measure: Measure) -> Summary | None:
         """Mean, standard error, bad tail and worst of a metric; None where it was not measured or does not apply."""
-        found = self.values.get(measure.name)
+        found = self.quality(measure.name)
         return summary(found, measure.higher) if found else None
 
 
@@ -180,12 +229,12 @@ class Comparison(Conditions):
     @field_validator("version")
     @classmethod
     def _known_version(cls, version: int) -> int:
-        if version != VERSION:
+        if version not in READABLE:
             raise ValueError(
-                f"this is a comparison of version {quote(version)}, but this budcache reads version {VERSION}; "
-                "compare again"
+                f"this is a comparison of version {quote(version)}, but this budcache reads versions "
+                f"{' and '.join(map(str, READABLE))}; compare again"
             )
-        return version
+        return VERSION  # version 2 lacks call-equivalents, second settings and timed pairs, which may all be missing
 
     def _check(self) -> None:
         names = [(entry.method, entry.budget) for entry in self.entries]
@@ -232,8 +281,10 @@ class Comparison(Conditions):
         return [entry for entry in self.entries if entry.budget == budget and entry.method != FULL]
 
     def within(self, budget: int) -> list[Entry]:
-        """Those at a budget that kept to it: a method that makes more calls is shown, but does not compete."""
-        return [entry for entry in self.at(budget) if entry.mean_calls <= budget + SLACK]
+        """Those that met a budget, by themselves or between two settings: whoever cannot do with so few calls is shown,
+        but does not compete.
+        """
+        return [entry for entry in self.at(budget) if entry.mean_calls <= budget + CLOSE]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the comparison as JSON; the file is replaced whole or not at all."""

@@ -73,6 +73,6 @@ def _options(method: str, wan: bool) -> dict[str, Any]:
     For Wan their code moves in another way and looks at decoded frames.
     """
     if method not in AUTHORS:
-        return {"refine": "fit" if method == "budcache" else "none"}
+        return {"refine": "full" if method == "budcache" else "none"}
     strategy = "authors-wan" if method == "authors" and wan else AUTHORS[method]
     return {"strategy": strategy, "reuse": "residual", "selection": 0}

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from budcache.comparison.folder import Drawn, Kept
 from budcache.comparison.preparing import LEDGER
-from budcache.comparison.result import FULL, Comparison, Entry, LeftOut, Measure, Tried
+from budcache.comparison.result import BESIDE, FULL, Comparison, Entry, LeftOut, Measure, Tried
 from budcache.comparison.table import write_csv
 from budcache.errors import FileError
 from budcache.metrics import METRICS
@@ -41,9 +41,11 @@ def gathered(folder: str | os.PathLike[str]) -> Comparison:
     if conditions is None or (FULL, conditions.steps) not in kept.drawn:
         raise FileError(f"{folder} has no full run yet, so there is nothing to show. Run the comparison again.")
     shown = [kept.drawn[key] for key in kept.wanted if key in kept.drawn]
+    single = {drawn.key: _valued(kept, drawn) for drawn in shown}
     entries = [
-        Entry.model_validate({**dict(drawn.entry), "values": _asked(kept.values(drawn), kept.metrics)})
-        for drawn in shown
+        entry.model_copy(update={"second": single.get((BESIDE + method, budget))})
+        for (method, budget), entry in single.items()
+        if not method.startswith(BESIDE)
     ]
     return Comparison(
         **dict(conditions),
@@ -53,6 +55,11 @@ def gathered(folder: str | os.PathLike[str]) -> Comparison:
         warnings=tuple(sentence for drawn in shown for sentence in _warnings(kept, drawn)),
         history=_history(kept.path / LEDGER),
     )
+
+
+def _valued(kept: Kept, drawn: Drawn) -> Entry:
+    """An entry with what was measured on it."""
+    return Entry.model_validate({**dict(drawn.entry), "values": _asked(kept.values(drawn), kept.metrics)})
 
 
 def _asked(found: dict[str, T], metrics: tuple[str, ...]) -> dict[str, T]:

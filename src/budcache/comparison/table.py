@@ -15,22 +15,31 @@ from rich.table import Table
 from rich.text import Text
 
 from budcache.comparison.result import FULL, Comparison, Entry, Measure
+from budcache.comparison.timing import NOT_MEASURABLE, NOT_TIMED
+from budcache.comparison.verdict import lead
 from budcache.storage.files import write_text
 
-__all__ = ["NOISY", "Cell", "cells", "heading", "rows", "text", "write_csv"]
+__all__ = ["NOISY", "NOTES", "Cell", "cells", "equivalents", "heading", "notes", "rows", "text", "write_csv"]
 
-FIRST = 3  # the first metric's place in a row, after calls, latency and speed-up
-NOISY = "~ timings are noisy: they spread by more than a fifth, or are faster than the calls allow"
+SECONDS, FIRST = 2, 4  # the places in a row of the loop's seconds and of the first metric
+NOISY = "speed-ups that are not known to 5 % after 15 pairs of runs, or are above what the calls allow, are not printed"
+NOTES = {
+    "undecided": "= within two standard errors of the best, sample by sample: undecided",
+    "between": "a | b calls: two settings on both sides of the budget; the row is what lies between them at the budget",
+    "over": "! cannot do with so few calls, so it does not compete",
+}
 WIDE = 10_000  # letters, more than any table has
 STYLES = {1: "bold", 2: "underline"}
+SHORT = {NOT_MEASURABLE: "?", NOT_TIMED: "."}  # in narrow terminals
 
 
 class Cell(NamedTuple):
-    """One number of the table, as written, its rank at its budget, and its standard error."""
+    """One number of the table, as written, its rank at its budget, its standard error, and whether it may be best."""
 
     text: str
     rank: int = 0  # 1: the best; 2: the second best; 0: does not compete
     error: str = ""
+    undecided: bool = False  # behind the best of its budget, but not by more than chance
 
 
 def heading(measure: Measure) -> str:
@@ -39,10 +48,41 @@ def heading(measure: Measure) -> str:
 
 
 def cells(comparison: Comparison, entry: Entry) -> list[Cell]:
-    """A row: calls, latency, speed-up, then each metric's mean."""
-    speed = f"{'~' * entry.speed.noisy}{entry.speedup:.2f}x"
-    row = [Cell(entry.calls_text), Cell(f"{entry.latency:.3g}"), Cell(speed)]
+    """A row: calls, seconds of the loop, speed-up, then each metric's mean."""
+    over = "!" * (entry.method != FULL and entry not in comparison.within(entry.budget))
+    row = [Cell(entry.calls_text + over), Cell(f"{entry.latency:.3g}"), Cell(entry.speed.text)]
     return row + [_measured(comparison, entry, measure) for measure in comparison.measures]
+
+
+def equivalents(entry: Entry) -> Cell:
+    """What a method took of the network, probes and partial passes counted, in units of whole calls."""
+    found = entry.mean_equivalents
+    return Cell("-" if found is None else f"{found:.1f}")
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What the marks in the table mean, those that there are; and the memory that was needed."""
+    entries = [entry for entry in comparison.entries if entry.method != FULL]
+    marks = {
+        "undecided": any(cell.undecided for entry in entries for cell in cells(comparison, entry)),
+        "between": any(entry.second is not None for entry in entries),
+        "over": any(entry not in comparison.within(entry.budget) for entry in entries),
+    }
+    found = [NOTES[name] for name, there in marks.items() if there]
+    found += [NOISY] * any(entry.speed.noisy and entry.speed.pairs for entry in entries)
+    memory = _memory(comparison)
+    return [*found, memory] if memory else found
+
+
+def _memory(comparison: Comparison) -> str:
+    """A line with peak memory."""
+    most: dict[str, int] = {}
+    for entry in comparison.entries:
+        if entry.memory is not None:
+            most[entry.title] = max(entry.memory, most.get(entry.title, 0))
+    where = "of the process" if comparison.device == "cpu" else "of the GPU"
+    told = ", ".join(f"{title} {size / 2**20:,.0f} MB" for title, size in most.items())
+    return f"peak memory {where}: {told}" if told else ""
 
 
 def _measured(comparison: Comparison, entry: Entry, measure: Measure) -> Cell:
@@ -56,7 +96,16 @@ def _measured(comparison: Comparison, entry: Entry, measure: Measure) -> Cell:
         return Cell(written, 0, error)
     means = {one.mean for other in rivals if (one := other.summed(measure)) is not None}
     ranked = list(dict.fromkeys(measure.written(mean) for mean in sorted(means, reverse=measure.higher)))
-    return Cell(written, ranked.index(written) + 1 if len(ranked) > 1 else 0, error)
+    rank = ranked.index(written) + 1 if len(ranked) > 1 else 0
+    return Cell(written, rank, error, rank > 1 and not _behind(entry, rivals, measure))
+
+
+def _behind(entry: Entry, rivals: list[Entry], measure: Measure) -> bool:
+    """Whether an entry is behind the best by more than chance."""
+    known = {other.method: found.mean for other in rivals if (found := other.summed(measure)) is not None}
+    best = (max if measure.higher else min)(known, key=known.__getitem__)
+    apart = lead(next(other for other in rivals if other.method == best), entry, measure)
+    return apart is not None and apart.decided
 
 
 def text(comparison: Comparison) -> RenderableType:
@@ -74,20 +123,26 @@ class _Fitting:
     comparison: Comparison
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for tail, narrow in ((True, False), (False, False), (False, True)):
-            table = _table(self.comparison, tail, narrow)
+        narrow = False
+        forms = ((True, False, False), (True, True, False), (False, True, False), (False, True, True))
+        for tail, narrow, slim in forms:
+            table = _table(self.comparison, tail, narrow, slim)
             if Measurement.get(console, options.update(max_width=WIDE), table).maximum <= options.max_width:
                 break
         yield table
-        if any(entry.speed.noisy for entry in self.comparison.entries):
-            yield Text(NOISY, "dim")
+        short = {entry.speed.text for entry in self.comparison.entries} & set(SHORT) if narrow else set()
+        for note in [*notes(self.comparison), *(f"{SHORT[text]} {text}" for text in sorted(short))]:
+            yield Text(note, "dim")
 
 
-def _table(comparison: Comparison, tail: bool, narrow: bool) -> Table:
-    names = ["calls", "latency s", "speed-up", *(heading(measure) for measure in comparison.measures)]
+def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool) -> Table:
+    """The table with or without the first metric's tail, with short words, and without the seconds."""
+    names = ["calls", "call-eq.", "loop s", "speed-up", *(heading(measure) for measure in comparison.measures)]
     tailed = comparison.measures[0] if tail and comparison.measures else None
     if tailed is not None:
         names.insert(FIRST + 1, f"{tailed.title} {tailed.tail_name}")
+    if slim:
+        del names[SECONDS]
     table = Table(box=None, pad_edge=False, header_style="dim", collapse_padding=narrow)
     table.add_column("method")
     for name in names:
@@ -95,9 +150,13 @@ def _table(comparison: Comparison, tail: bool, narrow: bool) -> Table:
 
     def add(entry: Entry) -> None:
         row = cells(comparison, entry)
+        row.insert(1, equivalents(entry))
+        row = [Cell(SHORT[cell.text]) if narrow and cell.text in SHORT else cell for cell in row]
         if tailed is not None:
             found = entry.summed(tailed)
             row.insert(FIRST + 1, Cell("-" if found is None else tailed.written(found.tail)))
+        if slim:
+            del row[SECONDS]
         name = Text(entry.title, "bold" if entry.method == comparison.ours else "")
         table.add_row(name, *map(_written, row))
 
@@ -112,7 +171,7 @@ def _table(comparison: Comparison, tail: bool, narrow: bool) -> Table:
 
 def _written(cell: Cell) -> Text:
     error = (f"±{cell.error}", "dim") if cell.error else ""
-    return Text.assemble((cell.text, STYLES.get(cell.rank, "")), error)
+    return Text.assemble((cell.text, STYLES.get(cell.rank, "")), error, "=" * cell.undecided)
 
 
 def rows(comparison: Comparison) -> list[dict[str, Any]]:
@@ -124,14 +183,18 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
     found = []
     for entry in comparison.entries:
         row: dict[str, Any] = {"method": entry.method, "budget": entry.budget, "calls": entry.mean_calls}
-        row |= {"calls_min": min(entry.calls), "calls_max": max(entry.calls), "seconds": entry.latency}
-        row |= {"seconds_min": min(entry.seconds), "seconds_max": max(entry.seconds)}
-        row |= {"speedup": entry.speed.median, "speedup_min": entry.speed.low, "speedup_max": entry.speed.high}
-        row["noisy"] = entry.speed.noisy
+        row |= {"calls_min": min(entry.calls), "calls_max": max(entry.calls)}
+        row["calls_made"] = entry.calls_text if entry.second is not None else None
+        row |= {"call_equivalents": entry.mean_equivalents, "seconds": entry.latency}
+        speed = entry.speed if entry.speed.known else None
+        row |= {"speedup": speed and speed.median, "speedup_min": speed and speed.low}
+        row |= {"speedup_max": speed and speed.high, "timing": entry.speed.text, "pairs": entry.speed.pairs}
+        row |= {"before_seconds": entry.before_seconds, "after_seconds": entry.after_seconds, "memory": entry.memory}
         for measure in comparison.measures:
             names = [f"{measure.name}{part}" for part in ("", "_se", f"_{measure.tail_name}", "_worst")]
             row |= dict(zip(names, entry.summed(measure) or [None] * 4, strict=True))
-        found.append({**row, "knob": entry.knob})
+        row |= {"knob": entry.knob, "second_knob": entry.second and entry.second.knob}
+        found.append({**row, "learned_on": entry.learned_on, "learning_calls": entry.learning_calls})
     return found
 
 

@@ -1,61 +1,68 @@
-"""Speed-ups that noise does not inflate: every sample against a full run that was timed beside it.
+"""Speed-ups that can be believed: pairs of a full run and a run of the method, one right after the other.
 
-The samples of an entry are drawn in up to three parts, and a full run is timed just before each part. So a speed-up
-compares runs of the same minute, and timing costs at most three full runs for each method and budget.
+What is compared is the denoising loop, without text encoders and decoder, which no method touches. A pair sees the same
+machine, so its ratio does not drift; the median of the ratios is not moved by a few disturbed pairs; and pairs are run
+until the median is known to 5 %. If it is not after many of them, it is not measurable here, and no number is printed.
 
-A method saves calls and nothing else, so it cannot be faster than the full run by more than the ratio of the calls.
-Where the clock says otherwise, that is noise, and the ratio of the calls is taken instead.
+A method saves calls and nothing else, so it cannot be faster than the full run by more than the ratio of the calls. A
+measurement that says otherwise has failed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from itertools import pairwise
-from statistics import median, quantiles
+from statistics import median
 from typing import NamedTuple
 
-__all__ = ["PARTS", "Speed", "parts", "speed"]
+__all__ = ["LEAST_PAIRS", "MOST_PAIRS", "NOT_MEASURABLE", "NOT_TIMED", "Speed", "speed"]
 
-PARTS = 3  # full runs timed for each method and budget, at most
-STEADY = 0.2  # the middle half of the timings may spread by so much of their median
-CHEAP = 0.95  # seconds per call, as a share of a full run's; anything cheaper is noise
+LEAST_PAIRS, MOST_PAIRS = 5, 15
+KNOWN = 0.05  # the half-width of its interval, as a share of a speed-up that counts as known
+NOT_MEASURABLE, NOT_TIMED = "not measurable here", "not timed"
+TO_SIGMA = 1.4826  # the standard deviation of normal values whose median absolute deviation is 1
+OF_MEDIAN = 1.2533  # the standard error of a median, in those of a mean
 
 
 class Speed(NamedTuple):
-    """How many times faster than the full run: the median over the samples, and the lowest and highest."""
+    """How many times faster than the full run: the median over pairs, and the ends of its interval (two errors)."""
 
     median: float
     low: float
     high: float
-    noisy: bool  # the timings spread too much, or are impossible: the speed-up is a rough one
+    noisy: bool  # it is not known to 5 %, or impossible: do not print it
+    pairs: int = 0
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a number to print."""
+        return not self.noisy
 
-def parts(count: int, most: int = PARTS) -> list[range]:
-    """The samples 0 .. count - 1 in up to so many runs of neighbours, as equal as possible."""
-    some = min(most, count)
-    ends = [count * part // some for part in range(some + 1)]
-    return [range(begin, end) for begin, end in pairwise(ends)]
+    @property
+    def text(self) -> str:
+        """As it stands in a table."""
+        return NOT_TIMED if not self.pairs else NOT_MEASURABLE if self.noisy else f"{self.median:.2f}x"
 
 
 def speed(
     seconds: Sequence[float], calls: Sequence[int], full_seconds: Sequence[float], full_calls: Sequence[int]
 ) -> Speed:
-    """The speed-up of samples that were drawn in as many parts as full runs were timed.
+    """The speed-up from pairs of runs.
 
     Args:
-        seconds: of each sample.
-        calls: model calls of each sample.
-        full_seconds: of the full run before each part.
-        full_calls: model calls of these full runs.
+        seconds: of the method's loop, in each pair.
+        calls: its model calls.
+        full_seconds: of the full run's loop, in each pair.
+        full_calls: its model calls.
     """
-    paces, found = list[float](), list[float]()
-    for part, full, most in zip(parts(len(seconds), len(full_seconds)), full_seconds, full_calls, strict=True):
-        for number in part:
-            # What a call costs, fixed costs included, in units of what it costs in the full run.
-            pace = (seconds[number] / calls[number]) / (full / most)
-            paces.append(pace)
-            found.append(most / calls[number] / max(pace, 1.0))
-    quarter, _, three_quarters = quantiles(paces, method="inclusive") if len(paces) > 1 else paces * 3
-    usual = median(paces)
-    noisy = usual < CHEAP or three_quarters - quarter > STEADY * usual
-    return Speed(median(found), min(found), max(found), noisy)
+    if not seconds:
+        return Speed(1.0, 1.0, 1.0, noisy=True)
+    ratios = [full / own for full, own in zip(full_seconds, seconds, strict=True)]
+    allowed = median(most / n for most, n in zip(full_calls, calls, strict=True))
+    middle = median(ratios)
+    apart = median(abs(ratio - middle) for ratio in ratios)
+    half = 2 * OF_MEDIAN * TO_SIGMA * apart / math.sqrt(len(ratios)) / middle
+    impossible = middle * (1 - max(half, 0.01)) > allowed  # within its uncertainty it may be what the calls allow
+    noisy = len(ratios) < LEAST_PAIRS or half > KNOWN or impossible
+    best = min(middle, allowed)
+    return Speed(best, min(best, middle * (1 - half)), min(middle * (1 + half), allowed), noisy, len(ratios))

@@ -12,9 +12,10 @@ from budcache.comparison.methods import OURS
 from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.wording import several
 
-__all__ = ["Lead", "headline", "lead", "main_budget"]
+__all__ = ["Lead", "best_other", "headline", "lead", "main_budget", "tail_lead"]
 
 ERRORS = 2  # standard errors that a lead must exceed to count
+RESAMPLES = 2000  # of the samples, for the error of a percentile
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,25 @@ class Lead:
 
 def lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
     """The lead of one method over another by a metric; None where one of them was not measured."""
-    mine, theirs = one.values.get(measure.name), other.values.get(measure.name)
+    mine, theirs = one.quality(measure.name), other.quality(measure.name)
     if not mine or not theirs:
         return None
     apart = np.subtract(mine, theirs) * (1 if measure.higher else -1)
     return Lead(float(apart.mean()), standard_error(apart.tolist()))
+
+
+def tail_lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
+    """The same of the bad tails (the 5th percentile from the bad side), its error by drawing the samples again."""
+    mine, theirs = one.quality(measure.name), other.quality(measure.name)
+    if not mine or not theirs:
+        return None
+    sign, at = (1, 5) if measure.higher else (-1, 95)
+    rows = np.array([mine, theirs])
+    chance = np.random.default_rng(0)
+    drawn = chance.integers(len(mine), size=(RESAMPLES, len(mine)))
+    tails = np.percentile(rows[:, drawn], at, axis=2)
+    mean = float(sign * np.subtract(*np.percentile(rows, at, axis=1)))
+    return Lead(mean, float((tails[0] - tails[1]).std(ddof=1)) if len(mine) > 1 else None)
 
 
 def main_budget(comparison: Comparison) -> int:
@@ -60,20 +75,25 @@ def headline(comparison: Comparison) -> str:
         return f"{len(comparison.methods)} methods at {budgets} of {comparison.steps} calls."
     start = f"With {budget} instead of {comparison.steps} model calls {ours.title} reaches {measure.title} "
     start += measure.spoken(found.mean, found.error)
-    rival = _best_rival(comparison, comparison.within(budget), measure)
+    rival = best_other(comparison, budget, measure)
     apart = lead(ours, rival, measure) if rival is not None else None
     if rival is None or apart is None:
-        return f"{start}, {ours.speedup:.1f} times faster than the full run."
-    # Who is not there may well be better, and so may be who took more calls than agreed.
-    kept = "" if rival == _best_rival(comparison, comparison.at(budget), measure) else " that kept to the budget"
+        faster = f", {ours.speedup:.1f} times faster than the full run" if ours.speed.known else ""
+        return f"{start}{faster}."
+    # Who is not there may well be better, and so may be who cannot do with so few calls.
+    kept = "" if rival == _best(comparison, comparison.at(budget), measure) else " that kept to the budget"
     gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
     on = f"on {several(len(comparison.prompts), 'prompt')}"
     doubt = "" if apart.decided else ": undecided, within two standard errors"
     return f"{start}, {gap} than the best of the others shown{kept} ({rival.title}), {on}{doubt}."
 
 
-def _best_rival(comparison: Comparison, entries: Sequence[Entry], measure: Measure) -> Entry | None:
-    """The best of other people's methods, by the mean."""
+def best_other(comparison: Comparison, budget: int, measure: Measure) -> Entry | None:
+    """The best of other people's methods at equal calls, whoever it is, by the mean."""
+    return _best(comparison, comparison.within(budget), measure)
+
+
+def _best(comparison: Comparison, entries: Sequence[Entry], measure: Measure) -> Entry | None:
     others = [entry for entry in entries if entry.method not in (comparison.ours, *OURS)]
     means = {entry.method: found.mean for entry in others if (found := entry.summed(measure)) is not None}
     known = [entry for entry in others if entry.method in means]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,14 +14,15 @@ from budcache.comparison.measuring import measure_all
 from budcache.comparison.methods import AUTHORS, METHODS, OURS, UNTAUGHT, title, usual
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.result import FULL, Comparison, Conditions
+from budcache.comparison.settings import Settings
 from budcache.comparison.showing import show
-from budcache.errors import BudcacheWarning, SearchError
+from budcache.errors import BudcacheError, BudcacheWarning, SearchError
 from budcache.events import Planned, Watch
 from budcache.jobs.config import known_options
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import check_call
 from budcache.jobs.watching import watching
-from budcache.metrics import METRICS, metric
+from budcache.metrics import METRICS, Metric, metric
 from budcache.options import check_budgets, one_or_several, whole
 from budcache.policy import Ladder
 from budcache.samples.samples import digest, settings_of, take_samples
@@ -55,6 +56,8 @@ class CompareConfig:
         policies: ladders that are there already, by name.
         seed: of the searches.
         batch: samples at once while searching and tuning.
+        settings: of other methods that were chosen already.
+        timed: the methods whose speed is measured; None is all.
     """
 
     steps: int
@@ -67,6 +70,8 @@ class CompareConfig:
     policies: Mapping[str, Ladder]
     seed: int
     batch: int
+    settings: Settings | None = None
+    timed: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets, self.steps)
@@ -120,13 +125,18 @@ def compare(
     seed: int = 0,
     batch: int = 1,
     call: Mapping[str, Any] | None = None,
+    settings: str | os.PathLike[str] | None = None,
+    timed: Sequence[str] | None = None,
     watch: Watch | None = None,
     progress: bool | None = None,
 ) -> Comparison:
     """Compare methods on a pipeline at the same budgets, and write a page, a table and all numbers into a folder.
 
-    Methods with a threshold are tuned on calibration samples until they make as many calls as the budget. Samples are
-    then drawn one at a time, measured, and shown. The same call goes on with what its folder holds: killed, it loses
+    Every method has all its settings chosen on the calibration samples, by quality at the budget. Samples are then
+    drawn one at a time, measured, and shown. Where a threshold misses the budget on them, a setting on the other side
+    of it is drawn as well, and the method is judged by what lies in between.
+
+    The same call goes on with what its folder holds: killed, it loses
     at most the method that it was drawing; another metric draws nothing again; another method or budget draws and
     measures only what is new.
 
@@ -149,6 +159,9 @@ def compare(
         seed: of the searches.
         batch: samples at once while searching and tuning; drawing is always one at a time.
         call: keyword arguments of the pipeline that all samples share: sizes, guidance.
+        settings: a file of other methods' settings, such as the `settings.json` that a comparison leaves in its folder;
+            what is in there is not chosen again.
+        timed: the methods whose speed is measured, in pairs with full runs; None is all of them.
         watch: told typed events (`budcache.events`): what it will cost, how far it is, what is finished.
         progress: whether to show a bar; None does so in a terminal or a notebook.
 
@@ -171,18 +184,23 @@ def compare(
         policies=given,
         seed=seed,
         batch=whole("batch", batch),
+        settings=None if settings is None else Settings.load(settings),
+        timed=None if timed is None else tuple(timed),
     )
     config.check_pipeline(pipe)
     _warn_of_shared_prompts(config)
-    judges = [metric(name, str(pipe.device)) for name in config.metrics]
-    for judge in judges:
-        judge.prepare()  # what is missing is said before the work, not after it
+    judges = _judges(pipe, config.metrics)
+    config = replace(config, metrics=tuple(judge.name for judge in judges))
     conditions = _conditions(pipe, config)
+    if config.settings is not None:
+        config.settings.check(config.steps, conditions.origin.model)
     with Folder(config.folder, _identity(conditions, config)) as kept, watching(watch, progress) as everybody:
         meter = Meter("compare", everybody)
         kept.begin(conditions, config.methods, config.metrics)
-        drawing = Drawing(pipe, config.samples, seed + EVALUATION_SEED, steps, kept, meter)
-        preparation = Preparation(pipe, steps, config.budgets, config.calibration, kept.path, given, seed, batch, meter)
+        drawing = Drawing(pipe, config.samples, seed + EVALUATION_SEED, steps, kept, meter, config.timed)
+        preparation = Preparation(
+            pipe, steps, config.budgets, config.calibration, kept.path, given, seed, batch, meter, config.settings
+        )
         draw(drawing, preparation, config.methods, config.budgets)
         meter.phase(MEASURING)
         measure_all(kept, judges, meter)
@@ -207,6 +225,26 @@ def expected(
     drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing)
     preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, 0, 1, nothing)
     return Planned("compare", tuple(expected_phases(drawing, preparation, wanted)))
+
+
+def _judges(pipe: Any, names: Sequence[str]) -> list[Metric]:
+    """The metrics that can be measured here; of one that needs weights which are not here one sentence is said.
+
+    That is before the work, not after it. Where nothing would be left to measure, it is an error.
+    """
+    found, missing = list[Metric](), list[BudcacheError]()
+    for name in names:
+        judge = metric(name, str(pipe.device))
+        try:
+            judge.prepare()
+            found.append(judge)
+        except BudcacheError as error:
+            missing.append(error)
+    if missing and not found:
+        raise missing[0]
+    for absent in missing:
+        warnings.warn(f"{absent} It is left out.", BudcacheWarning, stacklevel=5)
+    return found
 
 
 def _warn_of_shared_prompts(config: CompareConfig) -> None:

@@ -131,7 +131,7 @@ def curve(comparison: Comparison, measure: Measure) -> Chart | None:
             written = measure.written(found.mean)
             error = "" if found.error is None else f" ± {measure.written(found.error)}"
             note = f"{entry.title}: {written}{error} {measure.unit}".rstrip() + f" at {entry.mean_calls:.3g} calls, "
-            note += f"bad tail {measure.written(found.tail)}, {entry.speedup:.2f}x faster"
+            note += f"bad tail {measure.written(found.tail)}, {entry.speed.text}{' faster' * entry.speed.known}"
             marks.setdefault(entry.method, []).append(Mark(entry.mean_calls, found.mean, found.error, written, note))
     if not marks:
         return None

@@ -54,7 +54,7 @@ def page(comparison: Comparison, folder: str | os.PathLike[str]) -> str:
         columns=view.columns(comparison),
         full=view.rows(comparison, [comparison.full]),
         blocks=panels(lambda budget: view.rows(comparison, comparison.at(budget))),
-        noisy=NOISY if any(entry.speed.noisy for entry in comparison.entries) else "",
+        noisy=NOISY if any(entry.speed.noisy and entry.speed.pairs for entry in comparison.entries) else "",
         warnings=comparison.warnings,
         left_out=view.left_out(comparison),
         facts=view.facts(comparison),

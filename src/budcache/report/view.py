@@ -25,12 +25,13 @@ def tiles(comparison: Comparison) -> list[tuple[str, str]]:
     if entry is None:
         return []
     calls = str(entry.calls[0]) if len(set(entry.calls)) == 1 else f"{min(entry.calls)}-{max(entry.calls)}"
-    noisy = "; timings are noisy" if entry.speed.noisy else ""
     found = [
         (f"{comparison.steps} → {calls}", "model calls, for every sample"),
         (
-            f"{'~' * entry.speed.noisy}{entry.speedup:.1f}x",
-            f"faster: {entry.latency:.2g} s where a full run takes {entry.full_latency:.2g} s{noisy}",
+            f"{entry.speedup:.1f}x" if entry.speed.known else entry.speed.text,
+            f"faster: {entry.latency:.2g} s where a full run takes {entry.full_latency:.2g} s"
+            if entry.speed.known
+            else "the speed-up",
         ),
     ]
     for measure in comparison.measures[:2]:
@@ -98,7 +99,8 @@ def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
     found = []
     for entry in entries:
         low, high = (f"{value:.3g}" for value in (min(entry.seconds), max(entry.seconds)))
-        speed = f"{entry.speed.low:.2f}-{entry.speed.high:.2f}" if entry.speed.low < entry.speed.high else ""
+        known = entry.speed.known and entry.speed.low < entry.speed.high
+        speed = f"{entry.speed.low:.2f}-{entry.speed.high:.2f}" if known else ""
         below = ["", f"{low}-{high}" if low != high else "", speed]
         for measure in comparison.measures:
             summed = entry.summed(measure)
@@ -147,7 +149,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
     """How it was measured."""
     origin, count = comparison.origin, len(comparison.prompts)
     noise = "noise of their own" if comparison.seed is None else _seeds(comparison.seed, count)
-    timed = max((len(each.full_seconds) for each in comparison.entries if each.method in comparison.methods), default=0)
+    timed = max((each.speed.pairs for each in comparison.entries if each.method in comparison.methods), default=0)
     found = {
         "model": origin.model,
         "pipeline": " / ".join(filter(None, (origin.pipeline, origin.denoiser, origin.scheduler))),
@@ -158,8 +160,9 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "calibrated on": _learned_on(comparison),
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
         "differences is undecided",
-        "latency": f"median seconds of the pipeline's call; the speed-up is the samples' median over "
-        f"{several(timed, 'full run')} timed in between, with its range below, and never above the ratio of the calls; "
+        "latency": "median seconds of the denoising loop; the speed-up is the median over up to "
+        f"{several(timed, 'pair')} of a full run and a run of the method, with two standard errors below, where it is "
+        "known to 5 % and not above what the calls allow; "
         f"{comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
         "made with": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }

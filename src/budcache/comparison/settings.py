@@ -1,0 +1,132 @@
+"""Chosen settings of other methods, as a file: a comparison goes on without choosing again, or starts from them."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from budcache.errors import PolicyError, SearchError
+from budcache.storage.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from budcache.baselines.tuning import Choice
+
+__all__ = ["Settings", "described"]
+
+VERSION = 1
+DIGITS = 8  # of numbers in the file
+
+
+class Settings:
+    """Choices by method and budget, with where they came from; a small JSON file.
+
+    Args:
+        origin: the model, the steps, the prompts and how many of them, the seed.
+    """
+
+    def __init__(self, origin: dict[str, Any]) -> None:
+        self.origin = origin
+        self._kept: dict[str, dict[int, dict[str, Any]]] = {}
+
+    def __contains__(self, method: str) -> bool:
+        return method in self._kept
+
+    def find(self, method: str, budget: int) -> Choice[Any] | None:
+        """What was chosen for a method at a budget."""
+        from budcache.baselines import BASELINES
+        from budcache.baselines.tuning import Choice
+
+        kept = self._kept.get(method, {}).get(budget)
+        if kept is None:
+            return None
+        made = [(BASELINES[method](**_tuples(facts)), float(calls)) for facts, calls in kept["settings"]]
+        return Choice(tuple(made), kept["samples"], kept["sample_calls"])
+
+    def keep(self, method: str, budget: int, choice: Choice[Any]) -> None:
+        """Add a choice."""
+        settings = [[_plain(asdict(setting)), calls] for setting, calls in choice.settings]
+        facts = {"settings": settings, "samples": choice.samples, "sample_calls": choice.sample_calls}
+        self._kept.setdefault(method, {})[budget] = facts
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write all choices; what all settings of a method share stands there once."""
+        methods: dict[str, Any] = {}
+        for method, budgets in self._kept.items():
+            every = [facts for kept in budgets.values() for facts, _ in kept["settings"]]
+            common = {name: value for name, value in every[0].items() if all(f[name] == value for f in every)}
+            chosen = {
+                str(budget): {
+                    **kept,
+                    "settings": [
+                        [{name: value for name, value in facts.items() if name not in common}, round(calls, 4)]
+                        for facts, calls in kept["settings"]
+                    ],
+                }
+                for budget, kept in sorted(budgets.items())
+            }
+            methods[method] = {"common": common, "budgets": chosen}
+        return write_json(path, {"kind": "settings", "version": VERSION, "origin": self.origin, "methods": methods})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Settings:
+        """Read a file of choices."""
+        data: Any = read_json(path)
+        try:
+            if data["kind"] != "settings" or data["version"] != VERSION:
+                raise ValueError
+            found = cls(dict(data["origin"]))
+            for method, facts in data["methods"].items():
+                for budget, kept in facts["budgets"].items():
+                    settings = [[{**facts["common"], **own}, calls] for own, calls in kept["settings"]]
+                    found._kept.setdefault(method, {})[int(budget)] = {**kept, "settings": settings}
+                for budget in found._kept.get(method, {}):
+                    found.find(method, budget)  # what does not fit this version of the method is said now
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise PolicyError(
+                f"{path} does not hold settings that this budcache can use. Remove it, and they are chosen again."
+            ) from None
+        return found
+
+    def check(self, steps: int, model: str | None) -> None:
+        """Refuse settings of another model or number of steps."""
+        for name, here in (("steps", steps), ("model", model)):
+            theirs = self.origin.get(name)
+            if theirs is not None and here is not None and theirs != here:
+                raise SearchError(
+                    f"the settings were chosen with {name} {theirs}, and this comparison has {here}. Leave them out, "
+                    "and they are chosen here."
+                )
+
+
+def described(method: Any) -> str:
+    """A setting as people read it: the knob, then whatever else can be set."""
+    numbers = {each.name: getattr(method, each.name) for each in fields(method) if each.name != "steps"}
+    names = [method.knob.name, *(name for name in numbers if name != method.knob.name)]
+    plain = [name for name in names if isinstance(numbers[name], bool | int | float)]
+    return ", ".join(f"{name} {_written(numbers[name])}" for name in plain)
+
+
+def _written(value: float) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else f"{value:.4g}"
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it, which knows no infinity."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _tuples(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return tuple(map(_tuples, value))
+    return float(value) if value in ("inf", "-inf", "nan") else value
