@@ -9,74 +9,20 @@ from typing import NamedTuple
 from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.comparison.table import Cell, cells, heading
 from budcache.comparison.verdict import lead, main_budget
-from budcache.report.gallery import ours_first
 from budcache.wording import several
 
-__all__ = ["Dots", "Row", "code", "columns", "facts", "ladder_file", "left_out", "rows", "spreads", "tiles"]
+__all__ = ["Row", "code", "columns", "facts", "hero", "ladder_file", "left_out", "rows"]
 
-FEW = 20  # samples, of which 5 % would be less than one
-MOST_DOTS = 200
 UNDECIDED = "undecided"
 
 
-def tiles(comparison: Comparison) -> list[tuple[str, str]]:
-    """What is put forward, in a few large numbers, each with a line of explanation."""
-    entry = comparison.entry(comparison.ours, main_budget(comparison)) if comparison.ours is not None else None
+def hero(comparison: Comparison) -> tuple[str, str]:
+    """The one number to remember, and what it counts."""
+    budget = main_budget(comparison)
+    entry = comparison.entry(comparison.ours, budget) if comparison.ours is not None else None
     if entry is None:
-        return []
-    calls = str(entry.calls[0]) if len(set(entry.calls)) == 1 else f"{min(entry.calls)}-{max(entry.calls)}"
-    noisy = "; timings are noisy" if entry.speed.noisy else ""
-    found = [
-        (f"{comparison.steps} → {calls}", "model calls, for every sample"),
-        (
-            f"{'~' * entry.speed.noisy}{entry.speedup:.1f}x",
-            f"faster: {entry.latency:.2g} s where a full run takes {entry.full_latency:.2g} s{noisy}",
-        ),
-    ]
-    for measure in comparison.measures[:2]:
-        summed = entry.summed(measure)
-        if summed is not None:
-            tail = (
-                f"mean of {several(len(entry.calls), 'sample')}; the worst has {measure.spoken(summed.worst)}"
-                if len(entry.calls) < FEW
-                else f"95% of samples have {measure.spoken(summed.tail)} or better"
-            )
-            found.append((measure.spoken(summed.mean, summed.error), f"{measure.title}, {tail}"))
-    return found
-
-
-class Dots(NamedTuple):
-    """One number per sample on a bar: where the dots lie in percent of it, and their range in words."""
-
-    text: str
-    places: list[float]
-    low: float
-    width: float
-    target: float | None
-
-
-def spreads(comparison: Comparison, budget: int) -> list[tuple[Entry, Dots, Dots]]:
-    """Calls and time of every sample: what can be promised beforehand, and what cannot."""
-    entries = ours_first(comparison, budget)
-    times = {entry.method: [100 * seconds / entry.full_latency for seconds in entry.seconds] for entry in entries}
-    most = max((max(entry.calls) for entry in entries), default=1) * 1.08
-    longest = max((max(shares) for shares in times.values()), default=1) * 1.08
-    return [
-        (
-            entry,
-            _dots(entry.calls, most, budget / most, "{:g}", "calls"),
-            _dots(times[entry.method], longest, None, "{:.0f}", "%"),
-        )
-        for entry in entries
-    ]
-
-
-def _dots(values: Sequence[float], end: float, target: float | None, form: str, unit: str) -> Dots:
-    low, high = form.format(min(values)), form.format(max(values))
-    text = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
-    places = [round(100 * value / end, 1) for value in values[:MOST_DOTS]]
-    width = round(100 * (max(values) - min(values)) / end, 1)
-    return Dots(text, places, round(100 * min(values) / end, 1), width, target and round(100 * target, 1))
+        return str(len(comparison.methods)), "methods at equal cost"
+    return f"{comparison.full.mean_calls / entry.mean_calls:.2g}×", "fewer model calls"
 
 
 class Row(NamedTuple):
