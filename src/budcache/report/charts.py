@@ -136,7 +136,8 @@ def curve(comparison: Comparison, measure: Measure) -> Chart | None:
             error = "" if found.error is None else f" ± {measure.written(found.error)}"
             note = f"{entry.title}: {written}{error} {measure.unit}".rstrip() + f" at {entry.mean_calls:.3g} calls, "
             note += f"{measure.tail_name} {measure.written(found.tail)}, worst {measure.written(found.worst)}"
-            marks.setdefault(entry.method, []).append(Mark(entry.mean_calls, found.mean, found.error, written, note))
+            label = measure.spoken(found.mean).removesuffix(measure.unit).rstrip()
+            marks.setdefault(entry.method, []).append(Mark(entry.mean_calls, found.mean, found.error, label, note))
     if not marks:
         return None
     looks, full = styles(comparison), comparison.full.summed(measure)

@@ -53,7 +53,7 @@ def _values(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "model": model,
         "title": f"{len(comparison.methods)} ways to fewer model calls, on {model}",
         "hero": view.hero(comparison),
-        "headline": headline(comparison),
+        "headline": view.unbroken(headline(comparison)),
         "budgets": budgets,
         "chosen": budgets.index(main_budget(comparison)) if main_budget(comparison) in budgets else 0,
         "most_tabs": max(len(curves), len(budgets)),

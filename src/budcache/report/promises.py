@@ -11,6 +11,7 @@ from budcache.errors import BudcacheError
 from budcache.policy import Policy, load
 from budcache.provenance import Quality
 from budcache.report.gallery import ours_first
+from budcache.wording import several
 
 __all__ = ["Dots", "Kept", "Spread", "kept", "spreads"]
 
@@ -106,10 +107,5 @@ def _rungs(file: Path) -> dict[int, Policy]:
 
 def _grounds(quality: Quality) -> str:
     """On what a promise rests."""
-    if quality.used_to_fit:
-        how = "fitted on, so expect less"
-    elif quality.used_to_choose:
-        how = "chosen by, so a little optimistic"
-    else:
-        how = "held out"
-    return f"{quality.samples or '?'} samples, {how}"
+    how = "that it was fitted on" if quality.used_to_fit else "that chose it" if quality.used_to_choose else "held out"
+    return f"{several(quality.samples, 'sample')} {how}"

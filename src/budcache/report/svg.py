@@ -95,7 +95,7 @@ class _Field:
             ],
             "columns": [
                 (self.x(value), f"{value:.10g}")
-                for value in ticks(self.low_x, self.high_x, (self.right - LEFT) // 70)
+                for value in ticks(self.low_x, self.high_x, (self.right - LEFT) // 45)
                 if value >= 0
             ],
             "level": None if data.level is None else self.y(data.level),

@@ -11,7 +11,7 @@ from budcache.comparison.table import Cell, cells, heading
 from budcache.comparison.verdict import lead, main_budget
 from budcache.wording import several
 
-__all__ = ["Row", "code", "columns", "facts", "hero", "ladder_file", "left_out", "rows"]
+__all__ = ["Row", "code", "columns", "facts", "hero", "ladder_file", "left_out", "rows", "unbroken"]
 
 UNDECIDED = "undecided"
 
@@ -23,6 +23,11 @@ def hero(comparison: Comparison) -> tuple[str, str]:
     if entry is None:
         return str(len(comparison.methods)), "methods at equal cost"
     return f"{comparison.full.mean_calls / entry.mean_calls:.2g}×", "fewer model calls"
+
+
+def unbroken(sentence: str) -> str:
+    """A sentence whose figures stay with their units and errors where lines are broken."""
+    return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" dB", "\u00a0dB")
 
 
 class Row(NamedTuple):

@@ -51,24 +51,19 @@ if (one("#pictures")) {
   }));
 
   // Dragging moves the line; a tap that does not move enlarges. Fingers that go up or down scroll the page as usual.
-  let start = null;
-  const share = (event) => (event.clientX - stage.getBoundingClientRect().left) / stage.clientWidth;
+  let start = null, moved = false;
   stage.addEventListener("pointerdown", (event) => {
     if (event.button) return;
-    start = event.clientX;
+    [start, moved] = [event.clientX, false];
     stage.setPointerCapture(event.pointerId);
   });
   stage.addEventListener("pointermove", (event) => {
-    if (start !== null && (start === true || Math.abs(event.clientX - start) > 5)) {
-      start = true;
-      move(share(event));
-    }
+    if (start === null) return;
+    moved ||= Math.abs(event.clientX - start) > 5;
+    if (moved) move((event.clientX - stage.getBoundingClientRect().left) / stage.clientWidth);
   });
-  stage.addEventListener("pointerup", () => {
-    if (typeof start === "number") zoom();
-    start = null;
-  });
-  stage.addEventListener("pointercancel", () => { start = null; });
+  stage.addEventListener("click", () => { if (!moved) zoom(); });
+  for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, () => { start = null; });
   split.addEventListener("input", slide);
 
   // Enlarged, it is the same stage with the same tools, in a dialog.
