@@ -8,16 +8,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
-from comparisons import comparison, draw
-from PIL import Image
+from comparisons import comparison, draw, film
 
 from budcache.comparison import Comparison
-from budcache.comparison.folder import picture
 from budcache.comparison.table import write_csv
 from budcache.report.page import write
-from budcache.storage import media
 
 HERE = Path(__file__).parent / "browser"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -36,23 +32,12 @@ def browser():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """A page with pictures and one with videos, and the comparison that they are of."""
-    found, home = comparison(prompts=("a cat", "two <b>dogs</b>", "red, and \"blue\"")), tmp_path_factory.mktemp("page")
+    found, home = comparison(prompts=("a cat", "two <b>dogs</b>", 'red, and "blue"')), tmp_path_factory.mktemp("page")
     draw(found, home)
     (home / "budcache.ladder.json").touch()
     videos = tmp_path_factory.mktemp("videos")
     film(found, videos)
     return found, write(found, home, home / "page.html"), write(found, videos, videos / "page.html")
-
-
-def film(comparison, folder):
-    """Four frames for everything in a comparison."""
-    rng = np.random.default_rng(0)
-    for entry in comparison.entries:
-        for sample in range(len(comparison.prompts)):
-            frames = [Image.fromarray(rng.integers(0, 255, (16, 24, 3), np.uint8)) for _ in range(4)]
-            path = picture(folder, entry.method, entry.budget, sample)
-            media.save(frames[2], path)
-            media.save(frames, path.with_suffix(".gif"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -62,7 +47,12 @@ def test_people_can_use_it(width, theme, browser, pages, tmp_path):
     asked = {"CHROMIUM": browser, "PAGE": page, "PAGE_VIDEO": video, "PAGE_OUT": tmp_path}
     ran = subprocess.run(
         ["node", "--test", "--test-reporter=spec", HERE / "page.test.mjs"],
-        env={**os.environ, **{name: str(value) for name, value in asked.items()}, "PAGE_WIDTH": str(width), "PAGE_THEME": theme},
+        env={
+            **os.environ,
+            **{name: str(value) for name, value in asked.items()},
+            "PAGE_WIDTH": str(width),
+            "PAGE_THEME": theme,
+        },
         capture_output=True,
         text=True,
         timeout=240,
@@ -86,4 +76,7 @@ def numbers(path):
             return text.lower()
 
     with path.open(encoding="utf-8", newline="") as file:
-        return [{name: read(text) if name != "prompt" else text for name, text in row.items()} for row in csv.DictReader(file)]
+        return [
+            {name: read(text) if name != "prompt" else text for name, text in row.items()}
+            for row in csv.DictReader(file)
+        ]

@@ -148,7 +148,7 @@ def curve(comparison: Comparison, measure: Measure) -> Chart | None:
         lines=tuple(sorted(drawn, key=lambda line: line.style.strong)),
         dots={},
         level=None if full is None else full.mean,
-        about=f"{measure.title} over model calls of {several(len(marks), 'method')}; the table of all numbers has them.",
+        about=f"{measure.title} over model calls of {several(len(marks), 'method')}; the table below has the numbers.",
     )
 
 

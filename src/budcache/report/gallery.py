@@ -138,7 +138,9 @@ class _Pictures:
         prompts = self.comparison.prompts
         originals = [Original(number, prompts[number], _uri(_file(self.full[number]))) for number in self.samples]
         shots = {
-            budget: [[self._shot(entry, number) for entry in ours_first(self.comparison, budget)] for number in self.samples]
+            budget: [
+                [self._shot(entry, number) for entry in ours_first(self.comparison, budget)] for number in self.samples
+            ]
             for budget in self.comparison.budgets
         }
         first = self.full[self.samples[0]]

@@ -11,10 +11,10 @@ from budcache.report.charts import Chart, Line, Mark, Style, ticks
 __all__ = ["Placed", "apart", "placed"]
 
 # The same chart twice: text in an SVG shrinks with it, so a phone gets one that was drawn narrow.
-SIZES = {"wide": (920, 440, 190), "narrow": (350, 380, 92)}  # width, least height, most for the names at the right
+SIZES = {"wide": (920, 440, 190), "narrow": (350, 380, 126)}  # width, least height, most for the names at the right
 LEFT, TOP, BOTTOM = 46, 26, 42
 GAP = 15  # from one name to the next
-LETTER, DIGIT = 6.7, 8.5  # pixels: of a name, and of a bold figure
+LETTER, DIGIT = 6.5, 8.5  # pixels: of a name, and of a bold figure
 MOST_DOTS = 1200  # of a long search; the lines lose nothing
 CORNERS: dict[str, list[tuple[float, float]]] = {
     "square": [(-1, -1), (1, -1), (1, 1), (-1, 1)],
@@ -95,8 +95,10 @@ class _Field:
             ],
             "columns": [
                 (self.x(value), f"{value:.10g}")
-                for value in ticks(self.low_x, self.high_x, (self.right - LEFT) // 45)
-                if value >= 0
+                for value in ticks(
+                    self.low_x, self.high_x, min((self.right - LEFT) // 36, int(self.high_x - self.low_x))
+                )
+                if value >= 0 and value == int(value)  # there are no halves of calls
             ],
             "level": None if data.level is None else self.y(data.level),
             "dots": [(self.x(x), self.y(y)) for x, y in points[:: 1 + len(points) // MOST_DOTS]],
