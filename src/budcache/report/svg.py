@@ -11,7 +11,7 @@ from budcache.report.charts import Chart, Line, Mark, Style, ticks
 __all__ = ["Placed", "apart", "placed"]
 
 # The same chart twice: text in an SVG shrinks with it, so a phone gets one that was drawn narrow.
-SIZES = {"wide": (920, 440, 190), "narrow": (350, 380, 126)}  # width, least height, most for the names at the right
+SIZES = {"wide": (920, 440, 204), "narrow": (350, 380, 126)}  # width, least height, most for the names at the right
 LEFT, TOP, BOTTOM = 46, 26, 42
 GAP = 15  # from one name to the next
 LETTER, DIGIT = 6.5, 8.5  # pixels: of a name, and of a bold figure
@@ -93,13 +93,7 @@ class _Field:
             "rows": [
                 (self._y(value), self._name(value)) for value in ticks(self.low_y, self.high_y, self.height // 55)
             ],
-            "columns": [
-                (self.x(value), f"{value:.10g}")
-                for value in ticks(
-                    self.low_x, self.high_x, min((self.right - LEFT) // 36, int(self.high_x - self.low_x))
-                )
-                if value >= 0 and value == int(value)  # there are no halves of calls
-            ],
+            "columns": [(self.x(value), f"{value:.10g}") for value in self._whole()],
             "level": None if data.level is None else self.y(data.level),
             "dots": [(self.x(x), self.y(y)) for x, y in points[:: 1 + len(points) // MOST_DOTS]],
             "lines": [
@@ -107,6 +101,11 @@ class _Field:
                 for n, (line, name, level) in enumerate(zip(data.lines, self.names, levels, strict=True))
             ],
         }
+
+    def _whole(self) -> list[float]:
+        """Values to write below the chart: there are no halves of calls, and none below zero."""
+        most = min((self.right - LEFT) // 36, math.ceil(self.high_x - self.low_x))
+        return [value for value in ticks(self.low_x, self.high_x, most) if value >= 0 and value == int(value)]
 
     def x(self, value: float) -> float:
         return round(LEFT + (value - self.low_x) / (self.high_x - self.low_x) * (self.right - LEFT), 1)
