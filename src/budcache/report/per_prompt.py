@@ -39,11 +39,12 @@ def per_prompt(comparison: Comparison, budget: int) -> PerPrompt | None:
     if measure is None:
         return None
     entries = [entry for entry in entries if measure.name in entry.values]
+    columns = [entry.values[measure.name] for entry in entries]
     ours = entries[0].method == comparison.ours and len(entries) > 1
     best = max if measure.higher else min
     rows = []
     for number in ranked(comparison, budget):
-        values = [entry.values[measure.name][number] for entry in entries]
+        values = [column[number] for column in columns]
         texts = [measure.written(value) for value in values]
         top = measure.written(best(values))
         ahead = (values[0] - best(values[1:])) * (1 if measure.higher else -1) if ours else None
