@@ -71,12 +71,10 @@ if (one("#pictures")) {
   const zoom = () => {
     if (dialog.open) return dialog.close();
     dialog.append(show);
-    one(".zoom", show).textContent = "Make smaller";
     return dialog.showModal();
   };
   dialog.addEventListener("close", () => {
     place.before(show);
-    one(".zoom", show).textContent = "Enlarge";
     one(".zoom", show).focus({ preventScroll: true });
   });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
