@@ -253,6 +253,9 @@ def test_the_file_to_use_is_one_that_is_there(tmp_path):
     assert "budcache.applied" not in page(found, tmp_path)
     (tmp_path / "budcache.ladder.json").touch()
     assert "&#39;budcache.ladder.json&#39;, budget=5" in page(found, tmp_path)
+    filmed = found.model_copy(update={"origin": found.origin.model_copy(update={"frames": 17})})
+    assert ".images[0]" in page(found, tmp_path)
+    assert "video = pipe(&#39;a cat&#39;).frames[0]" in page(filmed, tmp_path)
     brought = comparison(methods=("uniform", "policy:flux.json"))
     assert "&#39;flux.json&#39;, budget=5" in page(brought, tmp_path)
 

@@ -145,7 +145,8 @@ def code(comparison: Comparison, file: str | None) -> str:
     if file is None:
         return ""
     budget = main_budget(comparison)
+    made, field = ("image", "images") if comparison.origin.frames is None else ("video", "frames")
     return (
         f"import budcache\n\nwith budcache.applied(pipe, {file!r}, budget={budget}):\n"
-        f"    image = pipe({comparison.prompts[0]!r}).images[0]  # {budget} model calls, whatever the prompt"
+        f"    {made} = pipe({comparison.prompts[0]!r}).{field}[0]  # {budget} model calls, whatever the prompt"
     )
