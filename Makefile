@@ -18,7 +18,8 @@ test-slow: $(VENV)/.dev  ## the slow tests; those of the page need `make browser
 	$(BIN)/pytest -n auto -m slow
 
 browser:  ## Chromium, Playwright and axe-core, which the slow tests of the page need
-	@command -v chromium node npm >/dev/null || { apt-get update -q && apt-get install -yq --no-install-recommends chromium nodejs npm; } || \
+	@{ command -v chromium && command -v node && command -v npm; } >/dev/null || \
+	  { apt-get update -q && apt-get install -yq --no-install-recommends chromium nodejs npm; } || \
 	  { echo "Install Chromium, Node and npm, then try again."; exit 2; }
 	@npm install --prefix tests/report/browser --no-package-lock --no-audit --no-fund --loglevel=error
 
