@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint types docs bench clean help
+.PHONY: demo test test-slow browser lint types docs bench clean help
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -14,8 +14,14 @@ demo: $(VENV)/.run  ## draw the same pictures at full cost and at a fraction of 
 test: $(VENV)/.dev  ## the test suite, without the slow tests
 	$(BIN)/pytest -n auto -m "not slow"
 
-test-slow: $(VENV)/.dev  ## the slow tests
+test-slow: $(VENV)/.dev  ## the slow tests; those of the page need `make browser` before
 	$(BIN)/pytest -n auto -m slow
+
+browser:  ## Chromium, Playwright and axe-core, which the slow tests of the page need
+	@{ command -v chromium && command -v node && command -v npm; } >/dev/null || \
+	  { apt-get update -q && apt-get install -yq --no-install-recommends chromium nodejs npm; } || \
+	  { echo "Install Chromium, Node and npm, then try again."; exit 2; }
+	@npm install --prefix tests/report/browser --no-package-lock --no-audit --no-fund --loglevel=error
 
 lint: $(VENV)/.dev  ## formatting and style
 	$(BIN)/ruff format --check .

@@ -168,7 +168,7 @@ class Lab:
     def ours(
         self, *, fit: bool = True, budgets: Iterable[int] = (), prompts: Sequence[str] = (), **options: Any
     ) -> Kept:
-        """Our search: every budget at once, on more prompts, a quarter of them to choose by; fitted, aligned as well."""
+        """Our search: every budget at once, on more prompts, a quarter of them to choose by; a fit is also aligned."""
         shared = {rung for rung in (SMALL_RUNGS if self.quick else RUNGS) if rung < self.steps}
         wanted = set(budgets) or (shared if shared.issuperset(self.budgets) else set(self.budgets))
         if fit:

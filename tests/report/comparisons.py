@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 from PIL import Image
 
 from budcache import Mask, Origin
 from budcache.comparison import Comparison, Entry, LeftOut, Measure
 from budcache.comparison.folder import picture
 from budcache.comparison.result import Tried
+from budcache.storage import media
 
 PSNR = Measure(name="psnr", title="PSNR", unit="dB", digits=2)
 LPIPS = Measure(name="lpips", title="LPIPS", digits=4, higher=False)
@@ -72,3 +74,21 @@ def draw(comparison, folder, size=(24, 16)):
             path = picture(folder, one.method, one.budget, sample)
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", size, (10 * number, 80, 40 * sample)).save(path)
+
+
+def film(comparison, folder, count=4, size=(24, 16), numbers=False):
+    """A video for everything in a comparison, with its numbers or without; its frames are returned."""
+    rng, made = np.random.default_rng(0), {}
+    for one in comparison.entries:
+        for sample in range(len(comparison.prompts)):
+            frames = rng.integers(0, 255, (count, size[1], size[0], 3), np.uint8)
+            made[one.method, one.budget, sample] = frames
+            path = picture(folder, one.method, one.budget, sample)
+            pictures = [Image.fromarray(frame) for frame in frames]
+            media.save(pictures[count // 2], path)
+            media.save(pictures, path.with_suffix(".gif"))
+            if numbers:
+                kept = folder / "samples" / path.parent.name / f"{path.stem}.npy"
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                np.save(kept, (frames / 255).astype(np.float16))
+    return made

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from comparisons import PSNR, comparison
@@ -10,8 +13,8 @@ from hypothesis import strategies as st
 
 from budcache import Ladder, Mask, Policy
 from budcache.events import Scored
-from budcache.report import plots, svg
-from budcache.report.charts import Scoring, convergence, curve, strips, ticks
+from budcache.report import plots, rendering, svg
+from budcache.report.charts import Scoring, convergence, curve, strips, styles, ticks
 from budcache.report.strips import strip
 from budcache.report.text import strip as printed
 
@@ -39,9 +42,8 @@ def test_a_curve_has_a_point_where_each_method_ended_up():
 def test_page_and_plot_draw_the_same_curve(axes):
     chart = curve(comparison(), PSNR)
     plots.draw(axes, chart)
-    drawn = {line.get_label(): line for line in axes.get_lines()} | {
-        container.get_label(): container.lines[0] for container in axes.containers
-    }
+    drawn = {line.get_label(): line for line in axes.get_lines()}
+    assert len(axes.collections) == len(chart.lines), "each has its band"
     for _, it in svg.placed(chart).sizes:
         assert len(it["lines"]) == len(chart.lines)
         for line, placed in zip(chart.lines, it["lines"], strict=True):
@@ -54,6 +56,56 @@ def test_page_and_plot_draw_the_same_curve(axes):
                 low, high = mark["ends"]
                 assert low > mark["y"] > high
                 assert it["left"] <= mark["x"] <= it["right"]
+
+
+def test_bands_are_one_standard_error_wide_and_points_alone_have_whiskers():
+    (_, it), *_ = svg.placed(curve(comparison(), PSNR)).sizes
+    for line in it["lines"]:
+        corners = {tuple(map(float, corner.split())) for corner in re.split("[MLZ]", line["band"]) if corner}
+        assert corners == {(mark["x"], end) for mark in line["marks"] for end in mark["ends"]}
+    (_, it), *_ = svg.placed(curve(comparison(budgets=(5,)), PSNR)).sizes
+    assert all(line["band"] == "" and line["marks"][0]["ends"] for line in it["lines"])
+
+
+@given(st.lists(st.floats(-50, 450), min_size=1, max_size=24))
+def test_names_lie_apart_in_the_order_of_their_lines(wanted):
+    gap, low, high = 15, 0, 24 * 15
+    found = svg.apart(wanted, gap, low, high)
+    ordered = [found[i] for i in sorted(range(len(wanted)), key=lambda i: wanted[i])]
+    assert all(b - a >= gap - 1e-6 for a, b in pairwise(ordered))
+    assert low - 1e-6 <= ordered[0]
+    assert ordered[-1] <= high + 1e-6
+    free = sorted(wanted)
+    if all(b - a > gap for a, b in pairwise(free)) and free[0] >= low and free[-1] <= high:
+        assert found == pytest.approx(wanted), "what is apart already stays where it is"
+
+
+def test_thirty_methods_can_be_told_apart_without_colours():
+    looks = styles(comparison(methods=("budcache", "budcache-plain", *(f"method {i}" for i in range(28)))))
+    assert len({(look.shape, look.dash, look.strong) for look in looks.values()}) == 30
+    assert looks["budcache"].dash == ""
+
+
+def test_every_colour_of_the_page_can_be_read_on_its_ground():
+    """Contrast AA, 4.5 to 1, in both themes: names of lines are written in the colours of the lines."""
+    sheet = (rendering.TEMPLATES / "page.css").read_text()
+    colours = {name: both for name, *both in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", sheet)}
+    assert {"ink", "soft", "ours", "near", "bad", *(f"c{i}" for i in range(12))} <= set(colours)
+
+    def light(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return np.dot([0.2126, 0.7152, 0.0722], linear)
+
+    def contrast(one, other):
+        dark, bright = sorted((light(one), light(other)))
+        return (bright + 0.05) / (dark + 0.05)
+
+    for theme in (0, 1):
+        for name in colours.keys() - {"ground", "card", "line", "faint", "tint", "on"}:
+            for ground in ("card", "ground", "tint") if name in ("ink", "soft", "ours") else ("card",):
+                assert contrast(colours[name][theme], colours[ground][theme]) >= 4.5, (name, ground, theme)
+        assert contrast(colours["on"][theme], colours["ours"][theme]) >= 4.5
 
 
 def test_the_best_so_far_only_falls_and_stays_to_the_end():

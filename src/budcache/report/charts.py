@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.report.strips import Strip, strip
+from budcache.wording import several
 
 __all__ = [
     "Chart",
@@ -25,22 +26,25 @@ __all__ = [
     "ticks",
 ]
 
-SHAPES = ("circle", "square", "diamond", "triangle")
-COLOURS = 12  # that there are for other methods; after that, shapes tell them apart
+# Six shapes and five dashes: thirty methods differ in one of them at least, whoever sees no colours.
+SHAPES = ("circle", "square", "diamond", "triangle", "wedge", "cross")
+DASHES = ("7 3", "2 3", "10 3 2 3", "5 5", "12 3")
+COLOURS = 12
 OURS, NEAR = "ours", "near"
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a method looks in every chart: the name of a colour, and a shape for those who see no colours."""
+    """How a method looks in every chart: the name of a colour, and a shape and a dash for those who see no colours."""
 
     colour: str
     shape: str = "circle"
+    dash: str = ""  # lengths of strokes and gaps in turn; without any the line is solid
     strong: bool = False
 
 
 class Mark(NamedTuple):
-    """A point of a line, its standard error, and what to read where the pointer rests on it."""
+    """A point of a line, its standard error, and what to read of it where it is chosen."""
 
     x: float
     y: float
@@ -105,7 +109,7 @@ def _high(mark: Mark) -> float:
 
 
 def styles(comparison: Comparison) -> dict[str, Style]:
-    """Ours strong, our plain variant related to it, every other in a colour of its own."""
+    """Ours strong, our plain variant related to it and solid as well, every other dashed in a colour of its own."""
     found, number = dict[str, Style](), 0
     for name in comparison.methods:
         if name == comparison.ours:
@@ -119,7 +123,7 @@ def styles(comparison: Comparison) -> dict[str, Style]:
 
 
 def _other(number: int) -> Style:
-    return Style(f"c{number % COLOURS}", SHAPES[(number + number // COLOURS) % len(SHAPES)])
+    return Style(f"c{number % COLOURS}", SHAPES[number % len(SHAPES)], DASHES[number % len(DASHES)])
 
 
 def curve(comparison: Comparison, measure: Measure) -> Chart | None:
@@ -131,8 +135,9 @@ def curve(comparison: Comparison, measure: Measure) -> Chart | None:
             written = measure.written(found.mean)
             error = "" if found.error is None else f" ± {measure.written(found.error)}"
             note = f"{entry.title}: {written}{error} {measure.unit}".rstrip() + f" at {entry.mean_calls:.3g} calls, "
-            note += f"bad tail {measure.written(found.tail)}, {entry.speed.text}{' faster' * entry.speed.known}"
-            marks.setdefault(entry.method, []).append(Mark(entry.mean_calls, found.mean, found.error, written, note))
+            note += f"{measure.tail_name} {measure.written(found.tail)}, worst {measure.written(found.worst)}"
+            label = measure.spoken(found.mean).removesuffix(measure.unit).rstrip()
+            marks.setdefault(entry.method, []).append(Mark(entry.mean_calls, found.mean, found.error, label, note))
     if not marks:
         return None
     looks, full = styles(comparison), comparison.full.summed(measure)
@@ -143,7 +148,7 @@ def curve(comparison: Comparison, measure: Measure) -> Chart | None:
         lines=tuple(sorted(drawn, key=lambda line: line.style.strong)),
         dots={},
         level=None if full is None else full.mean,
-        about=f"{measure.title} over model calls of {len(marks)} methods; the table below has the numbers.",
+        about=f"{measure.title} over model calls of {several(len(marks), 'method')}; the table below has the numbers.",
     )
 
 
@@ -202,9 +207,9 @@ def strips(comparison: Comparison, entries: Iterable[Entry]) -> list[Strip]:
     """The masks of some entries, with how many there are."""
     found = []
     for entry in entries:
-        several, longest = len(set(entry.masks)), max(map(len, entry.masks))
+        masks, longest = len(set(entry.masks)), max(map(len, entry.masks))
         one = "one mask" if longest >= len(comparison.full.usual_mask) else f"its own {longest} steps"
-        found.append(strip(entry.masks, entry.title, f"{several} masks" if several > 1 else one))
+        found.append(strip(entry.masks, entry.title, f"{masks} masks" if masks > 1 else one))
     return found
 
 

@@ -3,33 +3,79 @@
 from __future__ import annotations
 
 import base64
-from functools import partial
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image, ImageChops
 
 from budcache.comparison.folder import picture
-from budcache.comparison.result import FULL, Comparison, Entry
+from budcache.comparison.result import FULL, Comparison, Entry, Measure
+from budcache.comparison.verdict import main_budget
+from budcache.report.frames import frames, strip_of
 from budcache.storage.media import to_webp
 
-__all__ = ["AMPLIFIED", "Card", "gallery", "ours_first"]
+__all__ = ["AMPLIFIED", "Gallery", "Original", "Shot", "gallery", "ours_first", "ranked"]
 
 AMPLIFIED = 5
-# Prompts shown and pixels a side, best first; the first that keeps the file light is taken.
-SHOWN = ((4, 256), (4, 160), (3, 128), (2, 96), (1, 64))
-PICTURE_BYTES = 2_600_000  # of all pictures, before they are written as text
+TINY = 128  # pixels a side: such pictures are seen magnified, so nothing of them may be lost
+TEXT = 4 / 3 * 1.1  # letters for a byte of a picture, and some more, for the need is judged by a few pictures
 
 
-class Card(NamedTuple):
-    """A picture with its difference from the full run, as addresses that hold their data."""
+class Fidelity(NamedTuple):
+    """How much of the pictures is shown: prompts, pixels a side, and frames of a video."""
 
-    title: str
+    prompts: int
+    side: int
+    frames: int
+
+
+# Best first; the first that keeps the page light is taken.
+FIDELITIES = (
+    *(Fidelity(6, 512, 24), Fidelity(6, 384, 16), Fidelity(4, 384, 16), Fidelity(4, 256, 12)),
+    *(Fidelity(3, 192, 12), Fidelity(2, 160, 8), Fidelity(2, 96, 6), Fidelity(1, 64, 4)),
+)
+
+
+class Original(NamedTuple):
+    """The full run's picture of a prompt, which the others are compared with."""
+
+    number: int  # of the sample
+    prompt: str
+    picture: str  # an address that holds its data; of a video, the frames beside each other
+
+
+class Shot(NamedTuple):
+    """A method's picture of a prompt, and its difference from the full run's."""
+
+    entry: Entry
     note: str
     alt: str
     picture: str
-    difference: str | None = None  # the full run has none
-    ours: bool = False
+    difference: str
+    ours: bool
+
+
+class Gallery(NamedTuple):
+    """The same prompts by every method at every budget.
+
+    Attributes:
+        originals: the full run's, from the prompt that ours is worst at to its best.
+        shots: by budget, then in the order of the originals.
+        size: pixels to the right and down.
+        frames: of a video; a picture has one.
+    """
+
+    originals: list[Original]
+    shots: dict[int, list[list[Shot]]]
+    size: tuple[int, int]
+    frames: int
+
+    @property
+    def tiny(self) -> bool:
+        """Whether pictures are so small that their pixels should be seen as squares."""
+        return max(self.size) <= TINY
 
 
 def ours_first(comparison: Comparison, budget: int) -> list[Entry]:
@@ -37,70 +83,97 @@ def ours_first(comparison: Comparison, budget: int) -> list[Entry]:
     return sorted(comparison.at(budget), key=lambda entry: entry.method != comparison.ours)
 
 
-def gallery(comparison: Comparison, folder: Path) -> dict[int, list[tuple[str, list[Card]]]]:
-    """For each budget the same prompts by every method."""
-    count, side = _affordable(comparison, folder)
-    look = partial(_look, folder, side)
-    full = [look(FULL, comparison.steps, number) for number in range(count)]
-    originals = [_uri(to_webp(original)) for original in full]
-    shown: dict[int, list[tuple[str, list[Card]]]] = {}
-    for budget in comparison.budgets:
-        shown[budget] = []
-        for number, prompt in enumerate(comparison.prompts[:count]):
-            calls = f"{comparison.full.calls[number]} calls"
-            cards = [Card("full run", calls, f"{prompt}, full run", originals[number])]
-            for entry in ours_first(comparison, budget):
-                drawn, difference = _pair(look(entry.method, budget, number), full[number])
-                alt = f"{prompt}, {entry.title} with {entry.calls[number]} calls"
-                note, ours = _value(comparison, entry, number), entry.method == comparison.ours
-                cards.append(Card(entry.title, note, alt, _uri(drawn), _uri(difference), ours))
-            shown[budget].append((prompt, cards))
-    return shown
+def compared(comparison: Comparison, entry: Entry) -> Measure | None:
+    """The first metric that compares an entry with the full run."""
+    return next((one for one in comparison.measures if one.reference and one.name in entry.values), None)
 
 
-def _affordable(comparison: Comparison, folder: Path) -> tuple[int, int]:
-    """How many prompts to show, and how large, so that the file stays light; judged by a few of the pictures."""
-    others = [entry for entry in comparison.entries if entry.method != FULL]
-    judged = others[:: max(1, len(others) // 4)]
-    for most, side in SHOWN:
-        count = min(most, len(comparison.prompts))
-        look = partial(_look, folder, side)
+def ranked(comparison: Comparison, budget: int) -> list[int]:
+    """The samples from the worst to the best of what is put forward, or of the first method there is."""
+    entries = ours_first(comparison, budget)
+    measure = compared(comparison, entries[0]) if entries else None
+    if measure is None:
+        return list(range(len(comparison.prompts)))
+    values, sign = entries[0].quality(measure.name) or (), 1 if measure.higher else -1
+    return sorted(range(len(values)), key=lambda number: sign * values[number])
+
+
+def gallery(comparison: Comparison, folder: Path, room: int) -> Gallery:
+    """Pictures for a page that has room for so many more letters."""
+    pages = (_Pictures(comparison, folder, fidelity) for fidelity in FIDELITIES)
+    chosen = next((page for page in pages if page.letters <= room), None)
+    return (chosen or _Pictures(comparison, folder, FIDELITIES[-1])).drawn()
+
+
+class _Pictures:
+    """The pictures of a folder, at a fidelity."""
+
+    def __init__(self, comparison: Comparison, folder: Path, fidelity: Fidelity) -> None:
+        self.comparison, self.folder, self.fidelity = comparison, folder, fidelity
+
+    @cached_property
+    def samples(self) -> list[int]:
+        """Those to show: spread evenly from the worst of ours to its best, so that nobody has picked them."""
+        order = ranked(self.comparison, main_budget(self.comparison))
+        count = min(self.fidelity.prompts, len(order))
+        return [order[round(place * (len(order) - 1) / max(1, count - 1))] for place in range(count)]
+
+    @cached_property
+    def full(self) -> dict[int, list[Image.Image]]:
+        return {number: self._frames(FULL, self.comparison.steps, number) for number in self.samples}
+
+    @property
+    def letters(self) -> float:
+        """How long the pictures are as text, judged by a few of them."""
+        others = [entry for entry in self.comparison.entries if entry.method != FULL]
+        judged = others[:: max(1, len(others) // 4)]
         sizes = [
             len(part)
-            for number, entry in enumerate(judged)
-            for part in _pair(
-                look(entry.method, entry.budget, number % count), look(FULL, comparison.steps, number % count)
-            )
+            for place, entry in enumerate(judged)
+            for part in self._pair(entry, self.samples[place % len(self.samples)])
         ]
-        if sum(sizes) / max(1, len(judged)) * len(others) * count <= PICTURE_BYTES:
-            break
-    return count, side
+        return TEXT * sum(sizes) / max(1, len(judged)) * (len(others) + 1) * len(self.samples)
+
+    def drawn(self) -> Gallery:
+        prompts = self.comparison.prompts
+        originals = [Original(number, prompts[number], _uri(_file(self.full[number]))) for number in self.samples]
+        shots = {
+            budget: [
+                [self._shot(entry, number) for entry in ours_first(self.comparison, budget)] for number in self.samples
+            ]
+            for budget in self.comparison.budgets
+        }
+        first = self.full[self.samples[0]]
+        return Gallery(originals, shots, first[0].size, len(first))
+
+    def _shot(self, entry: Entry, number: int) -> Shot:
+        picture, difference = map(_uri, self._pair(entry, number))
+        alt = f"{self.comparison.prompts[number]}, {entry.title} with {entry.calls[number]} calls"
+        ours = entry.method == self.comparison.ours
+        return Shot(entry, self._note(entry, number), alt, picture, difference, ours)
+
+    def _note(self, entry: Entry, number: int) -> str:
+        measure = compared(self.comparison, entry)
+        return f"{entry.calls[number]} calls" if measure is None else measure.spoken(entry.values[measure.name][number])
+
+    def _pair(self, entry: Entry, number: int) -> tuple[bytes, bytes]:
+        """A picture, and how far it is from the full run's: black where they are equal."""
+        drawn, reference = self._frames(entry.method, entry.budget, number), self.full[number]
+        return _file(drawn), _file([_difference(one, other) for one, other in zip(drawn, reference, strict=False)])
+
+    def _frames(self, method: str, budget: int, number: int) -> list[Image.Image]:
+        return frames(picture(self.folder, method, budget, number), self.fidelity.side, self.fidelity.frames)
 
 
-def _value(comparison: Comparison, entry: Entry, number: int) -> str:
-    for measure in comparison.measures:
-        if measure.reference and measure.name in entry.values:
-            written = measure.written(entry.values[measure.name][number], min(measure.digits, 3))
-            return f"{written} {measure.unit}".rstrip()
-    return f"{entry.calls[number]} calls"
-
-
-def _look(folder: Path, side: int, method: str, budget: int, number: int) -> Image.Image:
-    """A kept picture, made no larger than it will be seen; a grey field where it was removed."""
-    try:
-        found = Image.open(picture(folder, method, budget, number)).convert("RGB")
-    except OSError:
-        return Image.new("RGB", (64, 64), "#888888")
-    found.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return found
-
-
-def _pair(picture: Image.Image, reference: Image.Image) -> tuple[bytes, bytes]:
-    """A picture, and how far it is from another one: black where they are equal."""
+def _difference(picture: Image.Image, reference: Image.Image) -> Image.Image:
     same = picture if picture.size == reference.size else picture.resize(reference.size)
     red, green, blue = ImageChops.difference(same, reference).split()
     largest = ImageChops.lighter(ImageChops.lighter(red, green), blue)
-    return to_webp(picture), to_webp(largest.point([min(255, AMPLIFIED * level) for level in range(256)]))
+    return largest.point([min(255, AMPLIFIED * level) for level in range(256)])
+
+
+def _file(pictures: Sequence[Image.Image]) -> bytes:
+    return to_webp(strip_of(pictures), lossless=max(pictures[0].size) <= TINY)
 
 
 def _uri(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file: opens from disk, loads nothing, reads well on a phone and in the dark."""
+"""A comparison as one HTML file: opens from disk, loads nothing, reads well on a phone, in the dark and on paper."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from budcache.comparison.result import Comparison
-from budcache.comparison.table import NOISY
+from budcache.comparison.table import notes
 from budcache.comparison.verdict import headline, main_budget
-from budcache.report import svg, view
+from budcache.report import promises, svg, view
 from budcache.report.charts import Scoring, convergence, curve, strips, styles
+from budcache.report.exports import packed
 from budcache.report.gallery import AMPLIFIED, gallery, ours_first
-from budcache.report.rendering import render
+from budcache.report.per_prompt import per_prompt
+from budcache.report.rendering import render, script
 from budcache.storage.files import write_text
 
 __all__ = ["page", "write"]
+
+LIMIT = 2_900_000  # bytes; mail and chats take such a file
+SCRIPTS = ("page.js", "charts.js", "viewer.js")
 
 
 def write(comparison: Comparison, folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
@@ -26,48 +31,55 @@ def write(comparison: Comparison, folder: str | os.PathLike[str], path: str | os
 
 def page(comparison: Comparison, folder: str | os.PathLike[str]) -> str:
     """The whole page as text; pictures are taken from the comparison's folder."""
+    values = _values(comparison, Path(folder))
+    bare = render("page.html.jinja", **values, gallery=None)
+    pictures = gallery(comparison, Path(folder), LIMIT - len(bare.encode()))
+    return render("page.html.jinja", **values, gallery=pictures)
+
+
+def _values(comparison: Comparison, folder: Path) -> dict[str, Any]:
+    """All that is on the page but the pictures."""
     budgets = [budget for budget in comparison.budgets if comparison.at(budget)]
     curves = [(measure.title, found) for measure in comparison.measures if (found := curve(comparison, measure))]
     history = [Scoring(step.budget, step.loss, step.calls, step.phase) for step in comparison.history]
     searched = convergence(history, comparison.budgets, "sample-calls spent")
-    pictures = gallery(comparison, Path(folder))
+    file = view.ladder_file(comparison, folder)
 
     def panels(content: Callable[[int], Any]) -> list[tuple[str, Any]]:
         return [(f"{budget} calls", content(budget)) for budget in budgets]
 
     model = comparison.origin.model or comparison.origin.pipeline or "a pipeline"
-    return render(
-        "page.html.jinja",
-        title=f"{len(comparison.methods)} ways to fewer model calls, on {model}",
-        headline=headline(comparison),
-        tiles=view.tiles(comparison),
-        chosen=budgets.index(main_budget(comparison)) if main_budget(comparison) in budgets else 0,
-        most_tabs=max(len(curves), len(budgets)),
-        looks=styles(comparison),
-        curves=[(title, svg.placed(found)) for title, found in curves],
-        legend=svg.legend(_in_order(comparison, curves[0][1].lines)) if curves else [],
-        amplified=AMPLIFIED,
-        pictures=panels(pictures.__getitem__),
-        strips=panels(lambda budget: _with_looks(comparison, budget)),
-        spreads=panels(lambda budget: view.spreads(comparison, budget)),
-        convergence=svg.placed(searched) if searched else None,
-        columns=view.columns(comparison),
-        full=view.rows(comparison, [comparison.full]),
-        blocks=panels(lambda budget: view.rows(comparison, comparison.at(budget))),
-        noisy=NOISY if any(entry.speed.noisy and entry.speed.pairs for entry in comparison.entries) else "",
-        warnings=comparison.warnings,
-        left_out=view.left_out(comparison),
-        facts=view.facts(comparison),
-        prompts=comparison.prompts,
-        code=view.code(comparison, view.ladder_file(comparison, Path(folder))),
-        version=comparison.origin.versions.get("budcache", ""),
-    )
-
-
-def _in_order(comparison: Comparison, lines: Any) -> list[Any]:
-    """Lines in the order of the table; the chart has them in another, so that ours lies above."""
-    titles = list(comparison.methods.values())
-    return sorted(lines, key=lambda line: titles.index(line.title))
+    return {
+        "model": model,
+        "title": f"{len(comparison.methods)} ways to fewer model calls, on {model}",
+        "hero": view.hero(comparison),
+        "headline": view.unbroken(headline(comparison)),
+        "budgets": budgets,
+        "chosen": budgets.index(main_budget(comparison)) if main_budget(comparison) in budgets else 0,
+        "most_tabs": max(len(curves), len(budgets)),
+        "looks": styles(comparison),
+        "curves": [(title, svg.placed(found)) for title, found in curves],
+        "amplified": AMPLIFIED,
+        "ours": comparison.methods.get(comparison.ours or ""),
+        "steps": comparison.steps,
+        "per_prompt": [(title, found) for title, found in panels(lambda b: per_prompt(comparison, b)) if found],
+        "strips": panels(lambda budget: _with_looks(comparison, budget)),
+        "spreads": panels(lambda budget: promises.spreads(comparison, budget)),
+        "kept": promises.kept(comparison, file, folder),
+        "convergence": svg.placed(searched) if searched else None,
+        "columns": view.columns(comparison),
+        "full": view.rows(comparison, [comparison.full]),
+        "blocks": panels(lambda budget: view.rows(comparison, comparison.at(budget))),
+        "notes": notes(comparison),
+        "warnings": comparison.warnings,
+        "left_out": view.left_out(comparison),
+        "facts": view.facts(comparison),
+        "prompts": comparison.prompts,
+        "code": view.code(comparison, file),
+        "data": packed(comparison),
+        "script": script(*SCRIPTS),
+        "version": comparison.origin.versions.get("budcache", ""),
+    }
 
 
 def _with_looks(comparison: Comparison, budget: int) -> list[Any]:

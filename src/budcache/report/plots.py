@@ -23,7 +23,7 @@ __all__ = ["convergence", "draw", "losses", "masks", "quality", "save", "sigmas"
 OURS, OTHERS = "#2f6fed", ("#8a94a8", "#e0912f", "#0f9d76", "#b0508f", "#7a5fd0")
 SHADES = ("#9aa3b2", "#c9b38c", "#8fb8ab", "#b79fc4")  # lines stand out, points stay behind
 PHASES = {"anneal": "o", "climb": "^", "polish": "^", "ladder": "s"}
-SHAPES = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
+SHAPES = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^", "wedge": "v", "cross": "P"}
 
 
 def draw(axes: Axes, chart: Chart) -> None:
@@ -33,18 +33,19 @@ def draw(axes: Axes, chart: Chart) -> None:
         xs, ys = zip(*points, strict=True)
         axes.scatter(xs, ys, s=14, marker=marker, color=shade, label=phase)
     others = cycle(OTHERS)
-    for number, line in enumerate(chart.lines):
+    for line in chart.lines:
         if chart.falling:
             look: dict[str, Any] = {"drawstyle": "steps-post", "linewidth": 1.5}
         else:
-            style = "-" if line.style.strong or number <= len(OTHERS) else "--"  # the colours begin again
-            look = {"color": OURS if line.style.strong else next(others), "linestyle": style, "markersize": 4}
+            look = {"color": OURS if line.style.strong else next(others), "markersize": 4}
             look |= {"marker": SHAPES[line.style.shape], "linewidth": 2.5 if line.style.strong else 1.5}
+            if line.style.dash:
+                look["dashes"] = [float(length) for length in line.style.dash.split()]
         xs, ys = zip(*((mark.x, mark.y) for mark in line.marks), strict=True)
+        (drawn,) = axes.plot(xs, ys, label=line.title, **look)
         if any(mark.error for mark in line.marks):
-            axes.errorbar(xs, ys, [mark.error or 0.0 for mark in line.marks], label=line.title, elinewidth=1, **look)
-        else:
-            axes.plot(xs, ys, label=line.title, **look)
+            low, high = ([mark.y + sign * (mark.error or 0.0) for mark in line.marks] for sign in (-1, 1))
+            axes.fill_between(xs, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
     if chart.level is not None:
         axes.axhline(chart.level, color=OTHERS[0], linestyle=":")
     if chart.logarithmic:

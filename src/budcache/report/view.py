@@ -7,77 +7,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 from budcache.comparison.result import Comparison, Entry, Measure
-from budcache.comparison.table import Cell, cells, heading
+from budcache.comparison.table import Cell, cells, equivalents, heading
 from budcache.comparison.verdict import lead, main_budget
-from budcache.report.gallery import ours_first
 from budcache.wording import several
 
-__all__ = ["Dots", "Row", "code", "columns", "facts", "ladder_file", "left_out", "rows", "spreads", "tiles"]
+__all__ = ["Row", "code", "columns", "facts", "hero", "ladder_file", "left_out", "rows", "unbroken"]
 
-FEW = 20  # samples, of which 5 % would be less than one
-MOST_DOTS = 200
 UNDECIDED = "undecided"
 
 
-def tiles(comparison: Comparison) -> list[tuple[str, str]]:
-    """What is put forward, in a few large numbers, each with a line of explanation."""
-    entry = comparison.entry(comparison.ours, main_budget(comparison)) if comparison.ours is not None else None
+def hero(comparison: Comparison) -> tuple[str, str]:
+    """The one number to remember, and what it counts."""
+    budget = main_budget(comparison)
+    entry = comparison.entry(comparison.ours, budget) if comparison.ours is not None else None
     if entry is None:
-        return []
-    calls = str(entry.calls[0]) if len(set(entry.calls)) == 1 else f"{min(entry.calls)}-{max(entry.calls)}"
-    found = [
-        (f"{comparison.steps} → {calls}", "model calls, for every sample"),
-        (
-            f"{entry.speedup:.1f}x" if entry.speed.known else entry.speed.text,
-            f"faster: {entry.latency:.2g} s where a full run takes {entry.full_latency:.2g} s"
-            if entry.speed.known
-            else "the speed-up",
-        ),
-    ]
-    for measure in comparison.measures[:2]:
-        summed = entry.summed(measure)
-        if summed is not None:
-            tail = (
-                f"mean of {several(len(entry.calls), 'sample')}; the worst has {measure.spoken(summed.worst)}"
-                if len(entry.calls) < FEW
-                else f"95% of samples have {measure.spoken(summed.tail)} or better"
-            )
-            found.append((measure.spoken(summed.mean, summed.error), f"{measure.title}, {tail}"))
-    return found
+        return str(len(comparison.methods)), "methods at equal cost"
+    return f"{comparison.full.mean_calls / entry.mean_calls:.2g}×", "fewer model calls"
 
 
-class Dots(NamedTuple):
-    """One number per sample on a bar: where the dots lie in percent of it, and their range in words."""
-
-    text: str
-    places: list[float]
-    low: float
-    width: float
-    target: float | None
-
-
-def spreads(comparison: Comparison, budget: int) -> list[tuple[Entry, Dots, Dots]]:
-    """Calls and time of every sample: what can be promised beforehand, and what cannot."""
-    entries = ours_first(comparison, budget)
-    times = {entry.method: [100 * seconds / entry.full_latency for seconds in entry.seconds] for entry in entries}
-    most = max((max(entry.calls) for entry in entries), default=1) * 1.08
-    longest = max((max(shares) for shares in times.values()), default=1) * 1.08
-    return [
-        (
-            entry,
-            _dots(entry.calls, most, budget / most, "{:g}", "calls"),
-            _dots(times[entry.method], longest, None, "{:.0f}", "%"),
-        )
-        for entry in entries
-    ]
-
-
-def _dots(values: Sequence[float], end: float, target: float | None, form: str, unit: str) -> Dots:
-    low, high = form.format(min(values)), form.format(max(values))
-    text = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
-    places = [round(100 * value / end, 1) for value in values[:MOST_DOTS]]
-    width = round(100 * (max(values) - min(values)) / end, 1)
-    return Dots(text, places, round(100 * min(values) / end, 1), width, target and round(100 * target, 1))
+def unbroken(sentence: str) -> str:
+    """A sentence whose figures stay with their units and errors where lines are broken."""
+    return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" dB", "\u00a0dB")
 
 
 class Row(NamedTuple):
@@ -90,7 +40,7 @@ class Row(NamedTuple):
 
 def columns(comparison: Comparison) -> list[str]:
     """The heads of the large table."""
-    names = ["calls", "latency (s)", "speed-up", *map(heading, comparison.measures)]
+    names = ["calls", "call-equivalents", "loop (s)", "speed-up", *map(heading, comparison.measures)]
     return names + ([_lead_column(comparison)] if _compared(comparison) else [])
 
 
@@ -98,15 +48,17 @@ def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
     """The paper's Table 1 of this comparison: tail and worst below each mean, and how far ours is ahead."""
     found = []
     for entry in entries:
-        low, high = (f"{value:.3g}" for value in (min(entry.seconds), max(entry.seconds)))
+        timed = entry.timed_seconds or entry.seconds
+        low, high = (f"{value:.3g}" for value in (min(timed), max(timed)))
         known = entry.speed.known and entry.speed.low < entry.speed.high
         speed = f"{entry.speed.low:.2f}-{entry.speed.high:.2f}" if known else ""
-        below = ["", f"{low}-{high}" if low != high else "", speed]
+        below = ["", "", f"{low}-{high}" if low != high else "", speed]
         for measure in comparison.measures:
             summed = entry.summed(measure)
             worst = "" if summed is None else f"{measure.written(summed.tail)} / {measure.written(summed.worst)}"
             below.append(worst)
-        row = list(zip(cells(comparison, entry), below, strict=True))
+        calls, *others = cells(comparison, entry)
+        row = list(zip([calls, equivalents(entry), *others], below, strict=True))
         if by := _compared(comparison):
             row.append(_lead(comparison, entry, by))
         found.append(Row(entry, row, entry.method == comparison.ours))
@@ -149,7 +101,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
     """How it was measured."""
     origin, count = comparison.origin, len(comparison.prompts)
     noise = "noise of their own" if comparison.seed is None else _seeds(comparison.seed, count)
-    timed = max((each.speed.pairs for each in comparison.entries if each.method in comparison.methods), default=0)
+    timed = max((len(each.full_seconds) for each in comparison.entries if each.method in comparison.methods), default=0)
     found = {
         "model": origin.model,
         "pipeline": " / ".join(filter(None, (origin.pipeline, origin.denoiser, origin.scheduler))),
@@ -160,10 +112,9 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "calibrated on": _learned_on(comparison),
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
         "differences is undecided",
-        "latency": "median seconds of the denoising loop; the speed-up is the median over up to "
-        f"{several(timed, 'pair')} of a full run and a run of the method, with two standard errors below, where it is "
-        "known to 5 % and not above what the calls allow; "
-        f"{comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
+        "latency": f"median seconds of the denoising loop, text encoders and decoder apart; the speed-up is the median "
+        f"of up to {several(timed, 'pair')} of a full run and a run of the method, with two errors to either side "
+        f"below; {comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
         "made with": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }
     return {name: str(value) for name, value in found.items() if value}
@@ -197,7 +148,8 @@ def code(comparison: Comparison, file: str | None) -> str:
     if file is None:
         return ""
     budget = main_budget(comparison)
+    made, field = ("image", "images") if comparison.origin.frames is None else ("video", "frames")
     return (
         f"import budcache\n\nwith budcache.applied(pipe, {file!r}, budget={budget}):\n"
-        f"    image = pipe({comparison.prompts[0]!r}).images[0]  # {budget} model calls, whatever the prompt"
+        f"    {made} = pipe({comparison.prompts[0]!r}).{field}[0]  # {budget} model calls, whatever the prompt"
     )

@@ -57,10 +57,10 @@ def to_picture(frame: Any) -> Picture:
     return Image.fromarray(to_levels(frame))
 
 
-def to_webp(picture: Picture, quality: int = 84) -> bytes:
+def to_webp(picture: Picture, quality: int = 84, *, lossless: bool = False) -> bytes:
     """A picture as a small file in memory, for pages."""
     memory = io.BytesIO()
-    picture.save(memory, "WEBP", quality=quality, method=4)
+    picture.save(memory, "WEBP", quality=quality, method=4, lossless=lossless)
     return memory.getvalue()
 
 

@@ -1,0 +1,112 @@
+"""What can be promised of each method beforehand, and what came of it: calls, time, and the quality of a ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from budcache.comparison.result import Comparison, Entry
+from budcache.errors import BudcacheError
+from budcache.policy import Policy, load
+from budcache.provenance import Quality
+from budcache.report.gallery import ours_first
+from budcache.wording import several
+
+__all__ = ["Dots", "Kept", "Spread", "kept", "spreads"]
+
+MOST_DOTS = 200
+
+
+class Dots(NamedTuple):
+    """One number per sample on a bar: where the dots lie in percent of it, and their range in words."""
+
+    text: str
+    path: str  # of an SVG 100 wide
+    low: float
+    high: float
+    target: float | None
+
+
+class Spread(NamedTuple):
+    """A method at a budget: calls and time of every sample, and how many times faster that is."""
+
+    entry: Entry
+    calls: Dots
+    times: Dots
+    speed: str
+    range: str
+
+
+def spreads(comparison: Comparison, budget: int) -> list[Spread]:
+    """Calls and time of every sample: what can be promised beforehand, and what cannot."""
+    entries = ours_first(comparison, budget)
+    times = {entry.method: [100 * seconds / entry.full_latency for seconds in entry.seconds] for entry in entries}
+    most = max((max(entry.calls) for entry in entries), default=1) * 1.08
+    longest = max((max(shares) for shares in times.values()), default=1) * 1.08
+    return [
+        Spread(
+            entry,
+            _dots(entry.calls, most, budget / most, "{:g}", ""),
+            _dots(times[entry.method], longest, None, "{:.0f}", "%"),
+            *speed(entry),
+        )
+        for entry in entries
+    ]
+
+
+def speed(entry: Entry) -> tuple[str, str]:
+    """How many times faster than the full run, and how sure that is."""
+    found = entry.speed
+    if not found.known:
+        return found.text, ""
+    spread = f"{found.low:.1f} to {found.high:.1f}" if f"{found.low:.1f}" != f"{found.high:.1f}" else ""
+    return f"{found.median:.1f}×", spread
+
+
+def _dots(values: Sequence[float], end: float, target: float | None, form: str, unit: str) -> Dots:
+    low, high = form.format(min(values)), form.format(max(values))
+    text = f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
+    places = sorted({round(100 * value / end, 1) for value in values[:MOST_DOTS]})
+    path = "".join(f"M{place} 5h0" for place in places)
+    return Dots(text, path, places[0], places[-1], None if target is None else round(100 * target, 1))
+
+
+class Kept(NamedTuple):
+    """A rung's quality: as its file promises it, and as it was measured here."""
+
+    budget: int
+    promised: str
+    on: str
+    measured: str
+    worst: str
+
+
+def kept(comparison: Comparison, file: str | None, folder: Path) -> list[Kept]:
+    """What a ladder's file says of its quality, beside what came of it on prompts that it has never seen."""
+    measure = next((one for one in comparison.measures if one.name == "psnr"), None)
+    rungs = _rungs(folder / file) if file is not None else {}
+    found = []
+    for budget in comparison.budgets:
+        entry, rung = comparison.entry(comparison.ours or "", budget), rungs.get(budget)
+        summed = entry.summed(measure) if entry is not None and measure is not None else None
+        if rung is None or rung.quality is None or rung.quality.psnr is None or measure is None or summed is None:
+            continue
+        promised = measure.spoken(rung.quality.psnr, rung.quality.psnr_error)
+        measured = measure.spoken(summed.mean, summed.error)
+        found.append(Kept(budget, promised, _grounds(rung.quality), measured, measure.spoken(summed.worst)))
+    return found
+
+
+def _rungs(file: Path) -> dict[int, Policy]:
+    try:
+        found = load(file)
+    except BudcacheError:
+        return {}  # it was moved since; the page does without
+    return {rung.budget: rung for rung in ((found,) if isinstance(found, Policy) else found.rungs)}
+
+
+def _grounds(quality: Quality) -> str:
+    """On what a promise rests."""
+    how = "that it was fitted on" if quality.used_to_fit else "that chose it" if quality.used_to_choose else "held out"
+    return f"{several(quality.samples, 'sample')} {how}"

@@ -1,0 +1,86 @@
+"use strict";
+// What the whole page shares: theme, copying, saving, printing. Everything that needs a script is hidden without one.
+
+const one = (selector, root = document) => root.querySelector(selector);
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+const say = (text) => { one("#said").textContent = text; };
+
+function save(name, blob) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  say(`${name} was saved.`);
+}
+
+// The theme: what the system says, until somebody chooses.
+{
+  const root = document.documentElement, button = one("#theme"), system = matchMedia("(prefers-color-scheme: dark)");
+  const keep = { // a file opened from disk may have no storage
+    get: () => { try { return localStorage.getItem("theme"); } catch { return null; } },
+    set: (theme) => { try { localStorage.setItem("theme", theme); } catch { /* then it is not kept */ } },
+  };
+  let chosen = keep.get();
+  const dark = () => (chosen ? chosen === "dark" : system.matches);
+  const apply = () => {
+    root.style.colorScheme = chosen ?? "";
+    button.setAttribute("aria-pressed", dark());
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => { chosen = dark() ? "light" : "dark"; keep.set(chosen); apply(); });
+  system.addEventListener("change", apply);
+  apply();
+}
+
+// The line of code.
+if (one("#copy")) {
+  const button = one("#copy"), code = one(".code code");
+  const select = () => { // where the clipboard is refused, the text is at least marked, ready to be copied
+    getSelection().selectAllChildren(code);
+    return document.execCommand("copy");
+  };
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    let copied = true;
+    try { await navigator.clipboard.writeText(code.textContent); } catch { copied = select(); }
+    button.textContent = copied ? "Copied" : "Marked";
+    say(copied ? "The code was copied." : "The code is marked.");
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+}
+
+// Exports: the numbers lie in the page, compressed.
+{
+  const unpacked = async () => {
+    const bytes = Uint8Array.from(atob(one("#data").textContent), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  };
+  const cell = (value) => (/[",\n\r]/.test(value ?? "") ? `"${String(value).replaceAll('"', '""')}"` : value ?? "");
+  const csv = (rows) => [Object.keys(rows[0]), ...rows.map(Object.values)].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+  const samples = ({ entries, prompts }) => entries.flatMap((entry) => prompts.map((prompt, i) => {
+    const values = Object.fromEntries(Object.keys(entries.at(-1).values).map((name) => [name, entry.values[name]?.[i]]));
+    return { method: entry.method, budget: entry.budget, sample: i, prompt, calls: entry.calls[i], seconds: entry.seconds[i], ...values };
+  }));
+  const exports = {
+    csv: ["comparison.csv", "text/csv", (data) => csv(data.rows)],
+    samples: ["samples.csv", "text/csv", (data) => csv(samples(data.comparison))],
+    json: ["comparison.json", "application/json", (data) => JSON.stringify(data.comparison, null, 2)],
+  };
+  for (const button of all("[data-export]")) {
+    const [name, type, made] = exports[button.dataset.export];
+    button.parentElement.hidden = false;
+    button.addEventListener("click", async () => save(name, new Blob([made(await unpacked())], { type })));
+  }
+}
+
+// On paper nothing is folded.
+{
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = all("details:not([open])");
+    opened.forEach((details) => { details.open = true; });
+  });
+  addEventListener("afterprint", () => opened.forEach((details) => { details.open = false; }));
+}

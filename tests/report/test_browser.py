@@ -1,0 +1,82 @@
+"""The page in Chromium, as people use it. What they do is in `browser/page.test.mjs`."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from comparisons import comparison, draw, film
+
+from budcache.comparison import Comparison
+from budcache.comparison.table import write_csv
+from budcache.report.page import write
+
+HERE = Path(__file__).parent / "browser"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """The path of a browser. One that is missing is a failure: a page that nobody has opened is not tested."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None or shutil.which("node") is None or not (HERE / "node_modules").exists():
+        pytest.fail("Chromium, Node, Playwright or axe-core is missing. Run `make browser`.")
+    return found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A page with pictures and one with videos, and the comparison that they are of."""
+    found, home = comparison(prompts=("a cat", "two <b>dogs</b>", 'red, and "blue"')), tmp_path_factory.mktemp("page")
+    draw(found, home)
+    (home / "budcache.ladder.json").touch()
+    videos = tmp_path_factory.mktemp("videos")
+    film(found, videos)
+    return found, write(found, home, home / "page.html"), write(found, videos, videos / "page.html")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_people_can_use_it(width, theme, browser, pages, tmp_path):
+    found, page, video = pages
+    asked = {"CHROMIUM": browser, "PAGE": page, "PAGE_VIDEO": video, "PAGE_OUT": tmp_path}
+    ran = subprocess.run(
+        ["node", "--test", "--test-reporter=spec", HERE / "page.test.mjs"],
+        env={
+            **os.environ,
+            **{name: str(value) for name, value in asked.items()},
+            "PAGE_WIDTH": str(width),
+            "PAGE_THEME": theme,
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    # What was saved from the page is what lies beside it.
+    assert Comparison.load(tmp_path / "comparison.json") == found
+    assert numbers(tmp_path / "comparison.csv") == numbers(write_csv(found, tmp_path / "beside.csv"))
+    rows = numbers(tmp_path / "samples.csv")
+    assert len(rows) == len(found.entries) * len(found.prompts)
+    assert [row["prompt"] for row in rows[:3]] == list(found.prompts)
+
+
+def numbers(path):
+    """The rows of a CSV file, whatever they write their numbers and truths like."""
+
+    def read(text):
+        try:
+            return float(text)
+        except ValueError:
+            return text.lower()
+
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            {name: read(text) if name != "prompt" else text for name, text in row.items()}
+            for row in csv.DictReader(file)
+        ]

@@ -1,0 +1,156 @@
+"""The parts of a page that say something of every sample: pictures, prompts, promises, exports."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+
+import numpy as np
+import pytest
+from comparisons import LPIPS, STEPS, comparison, draw, film
+from PIL import Image
+
+from budcache import Ladder, Mask, Policy
+from budcache.comparison import Comparison
+from budcache.comparison.folder import picture
+from budcache.comparison.table import rows
+from budcache.provenance import Quality
+from budcache.report import exports, promises
+from budcache.report.gallery import AMPLIFIED, gallery
+from budcache.report.page import page
+from budcache.report.per_prompt import MOST_ROWS, per_prompt
+
+ROOM = 2_000_000
+
+
+def with_values(found, method, values, measure="psnr"):
+    entries = [
+        entry.model_copy(update={"values": {**entry.values, measure: values}}) if entry.method == method else entry
+        for entry in found.entries
+    ]
+    return found.model_copy(update={"entries": tuple(entries)})
+
+
+def pixels(uri):
+    return np.asarray(
+        Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/webp;base64,")))).convert("RGB")
+    )
+
+
+def test_worst_cases_come_first():
+    found = with_values(comparison(), "budcache", (30.0, 10.0, 20.0))
+    table = per_prompt(found, 5)
+    assert [row.prompt for row in table.rows] == ["two dogs", "red", "a cat"]
+    assert table.titles[0] == "budcache"
+    assert [row.cells[0] for row in table.rows] == [("10.00", False), ("20.00", False), ("30.00", True)]
+    assert table.lost == 2
+    best = max(found.entry(method, 5).values["psnr"][1] for method in ("uniform", "teacache"))
+    assert table.rows[0].lead == pytest.approx(10 - best)
+    assert table.rows[0].written.startswith("−")
+    assert table.rows[2].written.startswith("+")
+
+
+def test_where_low_is_good_the_worst_is_high():
+    found = comparison().model_copy(update={"measures": (LPIPS,)})
+    table = per_prompt(with_values(found, "budcache", (0.0, 0.9, 0.1), "lpips"), 5)
+    assert [row.prompt for row in table.rows] == ["two dogs", "red", "a cat"]
+    assert [row.cells[0] for row in table.rows[::2]] == [("0.9000", False), ("0.0000", True)]
+    assert table.rows[0].lead < 0 < table.rows[2].lead
+
+
+def test_a_long_table_says_what_it_leaves_out(tmp_path):
+    found = comparison(prompts=tuple(f"prompt {i}" for i in range(MOST_ROWS + 7)), budgets=(3,))
+    assert (len(per_prompt(found, 3).rows), per_prompt(found, 3).left) == (MOST_ROWS, 7)
+    assert "7 better ones are left out here" in page(found, tmp_path)
+
+
+def test_pictures_go_from_the_worst_of_ours_to_its_best(tmp_path):
+    prompts = tuple(f"prompt {i}" for i in range(31))
+    found = with_values(comparison(prompts=prompts), "budcache", tuple(float((7 * i) % 31) for i in range(31)))
+    shown = gallery(found, tmp_path, ROOM)
+    values = [found.entry("budcache", 5).values["psnr"][original.number] for original in shown.originals]
+    assert values == [0, 6, 12, 18, 24, 30]
+    assert all(shots[0].ours for shots in shown.shots[5])
+    assert [shot.note for shots in shown.shots[5] for shot in shots[:1]] == [f"{value:.1f} dB" for value in values]
+
+
+def test_small_pictures_are_kept_whole_and_differences_amplified(tmp_path):
+    found = comparison()
+    draw(found, tmp_path)
+    shown = gallery(found, tmp_path, ROOM)
+    assert shown.tiny
+    assert (shown.size, shown.frames) == ((24, 16), 1)
+    for original, shots in zip(shown.originals, shown.shots[5], strict=True):
+        full = np.asarray(Image.open(picture(tmp_path, "full", STEPS, original.number)))
+        assert np.array_equal(pixels(original.picture), full)
+        for shot in shots:
+            drawn = np.asarray(Image.open(picture(tmp_path, shot.entry.method, 5, original.number)))
+            assert np.array_equal(pixels(shot.picture), drawn)
+            apart = np.abs(drawn.astype(int) - full).max(axis=2, keepdims=True)
+            assert np.array_equal(pixels(shot.difference), np.repeat((AMPLIFIED * apart).clip(0, 255), 3, axis=2))
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_video_is_a_strip_of_its_frames(tmp_path, numbers):
+    found = comparison(budgets=(3,), methods=("budcache",))
+    frames = film(found, tmp_path, numbers=numbers)
+    shown = gallery(found, tmp_path, ROOM)
+    assert (shown.size, shown.frames) == ((24, 16), 4)
+    for original, (shot,) in zip(shown.originals, shown.shots[3], strict=True):
+        strip, kept = pixels(shot.picture), frames["budcache", 3, original.number]
+        assert strip.shape == (16, 4 * 24, 3)
+        off = np.abs(strip.astype(int) - np.concatenate(kept, axis=1).astype(int))
+        assert off.max() == 0 if numbers else off.mean() < 12, "a GIF has fewer colours"
+
+
+def test_a_long_video_is_thinned_out_evenly(tmp_path):
+    found = comparison(budgets=(3,), methods=("budcache",))
+    film(found, tmp_path, count=81)
+    assert gallery(found, tmp_path, ROOM).frames == 24
+
+
+def test_less_room_means_fewer_prompts(tmp_path):
+    found = comparison(prompts=tuple("abcdef"))
+    film(found, tmp_path)
+    counts = [len(gallery(found, tmp_path, room).originals) for room in (ROOM, 200_000, 60_000, 0)]
+    assert counts[0] == 6
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == 1
+
+
+def test_exports_hold_everything():
+    found = comparison()
+    data = json.loads(gzip.decompress(base64.b64decode(exports.packed(found))))
+    assert Comparison.model_validate(data["comparison"]) == found
+    assert data["rows"] == rows(found)
+    assert exports.packed(found) == exports.packed(found)
+
+
+def test_a_page_without_room_for_the_numbers_says_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(exports, "MOST", 100)
+    text = page(comparison(), tmp_path)
+    assert "all numbers are in comparison.json" in text
+    assert 'data-export="' not in text
+
+
+def test_promises_stand_beside_what_came_of_them(tmp_path):
+    qualities = {3: Quality(psnr=25.04, psnr_error=1.5, samples=4, used_to_choose=True), 5: None, 7: Quality(psnr=9)}
+    ladder = Ladder.of(Policy(mask=Mask.uniform(STEPS, budget), quality=each) for budget, each in qualities.items())
+    ladder.save(tmp_path / "budcache.ladder.json")
+    found = comparison()
+    (kept,) = promises.kept(found, "budcache.ladder.json", tmp_path)
+    assert (kept.budget, kept.promised, kept.on) == (3, "25.0 ± 1.5 dB", "4 samples that chose it")
+    summed = found.entry("budcache", 3).summed(found.measures[0])
+    assert kept.measured == f"{summed.mean:.1f} ± {summed.error:.1f} dB"
+    assert kept.promised in page(found, tmp_path)
+    assert promises.kept(found, "gone.json", tmp_path) == promises.kept(found, None, tmp_path) == []
+
+
+def test_dots_tell_the_calls_of_every_sample():
+    rows = {row.entry.method: row for row in promises.spreads(comparison(), 3)}
+    assert (rows["budcache"].calls.text, rows["teacache"].calls.text) == ("3", "3 to 5")
+    assert rows["budcache"].calls.path.count("M") == 1
+    assert rows["teacache"].calls.path.count("M") == 3
+    assert rows["budcache"].calls.target == rows["budcache"].calls.low
