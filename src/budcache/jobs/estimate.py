@@ -135,7 +135,7 @@ def _refining(config: SearchConfig, budget: int, searched_on: int, kept_out: int
 
     Branches of guidance, if there are two, are known only once the pipeline has run; their fit is not in here.
     """
-    forms = 2 * bool(kept_out) + bool(config.features)
+    forms = 2 * bool(kept_out) + 2 * bool(config.features)
     calls = forms * (searched_on + kept_out) * (budget - 1)
     if config.refine != "full":
         return calls
@@ -179,7 +179,7 @@ def _climb(config: SearchConfig) -> float:
 def fit_phases(config: FitConfig, samples: int) -> tuple[Phase, ...]:
     """The phases of a fit on so many samples: every rung with every setting, and without."""
     fitted_on = split(range(samples), config.selection)
-    settings = 2 * len(config.outputs) + len(config.ridges) - 1 + bool(config.features)
+    settings = 2 * len(config.outputs) + len(config.ridges) - 1 + 2 * bool(config.features)
     runs = settings * fitted_on + (settings + 1) * (samples - fitted_on)
     behind_first = sum(budget - 1 for budget in config.ladder.budgets)
     full = samples * (config.teacher_steps or config.ladder.steps)

@@ -19,6 +19,7 @@ __all__ = ["SETTINGS", "best_fit", "best_form", "better_rows", "blended", "gain"
 
 # What the fits of a ladder may be: how many outputs to blend, and the ridge. The first is what it scores with.
 SETTINGS = ((3, 1e-3), (3, 1e-4), (3, 1e-2), (2, 1e-3))
+SLOPES = (1e-3, 1e-2)  # how strongly weights that look at the sample are pulled towards shared ones
 
 
 def best_fit(fitters: Sequence[FittedScorer], judge: Judge, policies: Sequence[Policy]) -> tuple[Policy, Policy]:
@@ -61,7 +62,7 @@ def better_rows(policy: Policy, form: Form, known: Calibration, judge: Judge, fe
     """A fitted policy with more kinds of rows, each taken only if it is better on the samples of the judge.
 
     First the branches of guidance apart, where they are known (F12), then weights that look at the sample, if wanted
-    (F11).
+    (F11); of these the ridge is chosen so, and whether to take them on all samples.
     """
     from budcache.refine.fit import FittedScorer
 
@@ -69,16 +70,36 @@ def better_rows(policy: Policy, form: Form, known: Calibration, judge: Judge, fe
         apart = FittedScorer(known, replace(form, apart=True)).fit(policy.mask)
         update: dict[str, Any] = {"guided": apart.rows, "quality": Quality(calibration_loss=apart.loss)}
         policy = judge.best([policy, policy.model_copy(update=update)])
-    if features:
-        looking = replace(form, features=True)
-        found = FittedScorer(known, looking).fit(policy.mask)
-        update = {"weights": None, "rows": found.rows}
-        if policy.guided is not None:
-            found = FittedScorer(known, replace(looking, apart=True)).fit(policy.mask)
-            update["guided"] = found.rows
-        update["quality"] = Quality(calibration_loss=found.loss)
-        policy = judge.best([policy, policy.model_copy(update=update)])
-    return policy
+    if not features:
+        return policy
+    looking = [_looking(policy, replace(form, features=True, slopes=slopes), known) for slopes in SLOPES]
+    return _best_of_all([policy, judge.best(looking)], known, judge)
+
+
+def _looking(policy: Policy, form: Form, known: Calibration) -> Policy:
+    """A fitted policy whose weights look at the sample."""
+    from budcache.refine.fit import FittedScorer
+
+    found = FittedScorer(known, form).fit(policy.mask)
+    update: dict[str, Any] = {"weights": None, "rows": found.rows}
+    if policy.guided is not None:
+        found = FittedScorer(known, replace(form, apart=True)).fit(policy.mask)
+        update["guided"] = found.rows
+    return policy.model_copy(update=update | {"quality": Quality(calibration_loss=found.loss)})
+
+
+def _best_of_all(policies: Sequence[Policy], known: Calibration, judge: Judge) -> Policy:
+    """The best on all samples together: where settings are mixed, those put aside have one or two samples of each."""
+    from budcache.calibration.aggregate import cared_for
+    from budcache.calibration.judge import Judge
+
+    own = judge if judge.calibration is known else Judge(known)
+
+    def error(policy: Policy) -> float:
+        aside = () if own is judge else judge.losses(policy)
+        return cared_for((*own.losses(policy), *aside), judge.care)
+
+    return min(policies, key=error)
 
 
 def _fitted(fitter: FittedScorer, policy: Policy) -> Policy:

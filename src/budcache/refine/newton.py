@@ -30,7 +30,7 @@ STEPS = (1.0, 0.5, 0.25)  # lengths of a step that are tried, on true losses
 DAMPING = 1e-3  # of the squared size of a column
 # How far a weight is moved for its column: so far that the sample moves by this share of its stretch. Measured on
 # tiny-flux; half precision rounds smaller moves away (benchmarks/README.md).
-MOVE, COARSE_MOVE = 0.02, 0.1
+MOVE, COARSE_MOVE = 0.02, 0.2
 
 
 @dataclass(frozen=True)
