@@ -325,7 +325,7 @@ def test_a_dry_run_says_the_cost_of_every_strategy_without_a_model(name, run_her
 def test_a_dry_run_takes_the_options_of_the_search(run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     usual = ["search", "no/such-model", "--steps", 12, "--budgets", "3,4", "-p", "a", "-p", "b", "--dry-run"]
-    code, output, errors = run_here(*usual, "--plain", "--selection", 1, "--teacher-steps", 24)
+    code, output, errors = run_here(*usual, "--refine", "none", "--selection", 1, "--teacher-steps", 24)
     told = budcache.estimate(steps=12, budgets=(3, 4), prompts=2, refine="none", selection=1, teacher_steps=24)
     phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in told.phases)
     says = f"search: about {told.sample_calls} sample-calls (model calls times samples): {phases}\n"
@@ -367,7 +367,20 @@ def into(model, run_here, monkeypatch, tmp_path):
     texts = ["-p", "a cat", "-p", "red"]
 
     def search(*more, budgets="2-4", of=model):
-        usual = ["search", of, "--steps", 6, "--budgets", budgets, *texts, "--strategy", "uniform", "--plain", *SIZE]
+        usual = [
+            "search",
+            of,
+            "--steps",
+            6,
+            "--budgets",
+            budgets,
+            *texts,
+            "--strategy",
+            "uniform",
+            "--refine",
+            "none",
+            *SIZE,
+        ]
         return run_here(*usual, "--selection", 1, "--out", "l.json", "--json", *more)
 
     return search
@@ -390,7 +403,20 @@ def test_fewer_budgets_lose_no_rungs_and_others_are_added(into):
 def test_what_was_there_is_said(into, model, run_here):
     into()
     texts = ["-p", "a cat", "-p", "red", "--selection", 1]
-    usual = ["search", model, "--steps", 6, *texts, "--strategy", "uniform", "--plain", *SIZE, "--out", "l.json"]
+    usual = [
+        "search",
+        model,
+        "--steps",
+        6,
+        *texts,
+        "--strategy",
+        "uniform",
+        "--refine",
+        "none",
+        *SIZE,
+        "--out",
+        "l.json",
+    ]
     code, output, errors = run_here(*usual, "--budgets", 3)
     assert code == 0, errors
     assert "\nwith the rungs that were there it has 2, 3, 4 calls\n" in output
@@ -734,7 +760,7 @@ def test_a_limit_on_calls_says_how_many_prompts_it_pays_for(run_here):
 def test_plain_paths_of_few_prompts_say_that_nothing_was_kept_out(model, run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     usual = ["search", model, "--steps", 6, "--budgets", 3, "-p", "a", "-p", "two dogs", *SIZE, "--out", "p.json"]
-    code, output, errors = run_here(*usual, "--plain")
+    code, output, errors = run_here(*usual, "--refine", "none")
     assert code == 0, errors
     assert Ladder.load("p.json")[3].weights is None
     assert "on 2 samples that the search was made on" in " ".join(output.split())

@@ -66,7 +66,7 @@ def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, p
     for rung in fitted:
         line, done = [line for line in lines if line.split()[:1] == [str(rung.budget)]]
         gain, psnr = f"{rung.refined[0].gain:+.1f}", f"{rung.quality.psnr:.1f}"
-        assert f"blend {max(map(len, rung.weights))}" in line and gain in line.split() and psnr in line.split()
+        assert rung.reuse_text in line and gain in line.split() and psnr in line.split()
         assert done.split() == [str(rung.budget), "fit", "4", str(rung.refined[0].calls), gain, "dB"]
     assert "PSNR in decibels to the run of 8 steps: mean on 1 sample kept out of the search" in one_line(output)
     assert lines[-1].startswith("plain.fit.json  ")
@@ -132,10 +132,10 @@ def test_a_policy_alone_stays_one_and_goes_into_a_ladder_where_one_is(folder, ru
     Ladder.load("plain.json")[2].save("one.json")
     for _ in range(2):
         worked(run_here("fit", "one.json", *PROMPTS, *ONE_FIT))
-        assert Policy.load("one.fit.json").weights
+        assert Policy.load("one.fit.json").is_blended
     worked(run_here("fit", "one.json", *PROMPTS, *ONE_FIT, "--out", "plain.json"))
     both = Ladder.load("plain.json")
-    assert both.budgets == (2, 4) and both[2].weights and not both[4].weights
+    assert both.budgets == (2, 4) and both[2].is_blended and not both[4].is_blended
 
 
 @pytest.mark.parametrize("verb", ["fit", "align"])
@@ -172,8 +172,8 @@ def test_a_short_schedule_written_by_hand_is_aligned(folder, run_here):
 
 def test_search_fits_unless_it_is_told_not_to(folder, run_here):
     usual = ["search", "tiny-flux", "--steps", 6, "--budgets", 2, *PROMPTS, "--selection", 1, "--strategy", "ladder"]
-    output, _ = worked(run_here(*usual, "--out", "masks.json", "--plain"))
-    assert all(rung.weights is None and rung.refined == () for rung in Ladder.load("masks.json"))
+    output, _ = worked(run_here(*usual, "--out", "masks.json", "--refine", "none"))
+    assert all(not rung.is_blended and rung.refined == () for rung in Ladder.load("masks.json"))
     assert "blend" not in output and "refined by" not in output
     assert "PSNR in decibels to the run of 6 steps: mean on 1 sample" in one_line(output)
     output, _ = worked(run_here(*usual, "--out", "fitted.json", "--teacher-steps", 12))
@@ -232,7 +232,7 @@ def bad_inputs():
     yield [*align, "--rate=nan"], "--rate is nan. Give a finite number."
     yield [*align, "--ledger", "notes.txt"], "notes.txt is not a ledger"
     search = ["search", "tiny-flux", "--steps", 6, "--budgets", 2, *PROMPTS, "--out", "new.json"]
-    yield [*search, "--fit", "--reuse", "residual"], 'only reuse="output" can be fitted'
+    yield [*search, "--refine", "fit", "--reuse", "residual"], 'only reuse="output" can be fitted'
     yield [*search, "--teacher-steps", 5], "a teacher of 5 steps is coarser than the 6 steps"
 
 

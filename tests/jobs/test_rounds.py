@@ -57,7 +57,20 @@ def test_a_negative_number_is_refused_in_python_too():
 
 def planned(run_here, *rounds):
     """What the command line will spend."""
-    given = ("search", "tiny-flux", "--budgets", "3-5", "--steps", STEPS, "--count", 8, "--polish", 2, "--plain")
+    given = (
+        "search",
+        "tiny-flux",
+        "--budgets",
+        "3-5",
+        "--steps",
+        STEPS,
+        "--count",
+        8,
+        "--polish",
+        2,
+        "--refine",
+        "none",
+    )
     code, output, _ = run_here(*given, *rounds, "--dry-run", "--json")
     assert code == 0
     return json.loads(output)["sample_calls"]
@@ -85,7 +98,9 @@ def test_the_command_line_refuses_with_a_sentence(run_here):
 def test_the_command_line_climbs_as_it_was_told(run_here, tmp_path, rounds, moves):
     out = tmp_path / "ladder.json"
     given = ("search", "tiny-flux", "--budgets", 2, "--steps", 4, "--count", 1, "--selection", 0, "--out", out)
-    code, _, errors = run_here(*given, "--strategy", "uniform", "--plain", "--polish", 3, "--rounds", rounds, "--json")
+    code, _, errors = run_here(
+        *given, "--strategy", "uniform", "--refine", "none", "--polish", 3, "--rounds", rounds, "--json"
+    )
     assert code == 0, errors
     scored = [str(step.mask) for step in read_history(tmp_path / "ladder.ledger.jsonl")]
     assert scored == (["1010", "1100", "1001"] if moves else ["1010"])

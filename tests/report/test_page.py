@@ -240,8 +240,8 @@ def test_the_headline_says_so_where_a_better_one_took_more_calls():
         ]
         return headline(found.model_copy(update={"entries": tuple(entries)}))
 
-    assert "best of the others shown at equal calls (uniform)" in titled(10.0)
-    assert "best of the others shown at equal calls (uniform)" in titled(99.0)
+    assert "best of the others shown (uniform)" in titled(10.0)
+    assert "best of the others shown that kept to the budget (uniform)" in titled(99.0)
 
 
 def test_it_says_on_how_many_prompts_each_was_made(tmp_path):

@@ -104,11 +104,11 @@ def fit(
     from budcache.report import plots
 
     work = _Work(ladder, model, out_path, budgets, "fit", force, as_json)
+    guidances = several_guidances(guidance)
     texts = calibration_prompts(work.model, prompt or [], prompts, count)
     # What can be refused without the model is refused before it is loaded.
     split(texts, selection)
     blends, pulls = _numbers(outputs, "--outputs", _outputs), _numbers(ridges, "--ridges", float)
-    guidances = several_guidances(guidance)
     config = FitConfig(
         work.ladder, tuple(blends), tuple(pulls), target, teacher_steps, seed, selection, batch, features
     )
