@@ -60,7 +60,7 @@ def test_a_search_and_what_is_served_of_it(whole, reuse):
     (mine, picture), (theirs, other) = here_and_there(kind, whole, work)
     assert mine.mask == theirs.mask
     assert mine.quality.psnr == pytest.approx(theirs.quality.psnr, abs=1e-2)
-    assert (mine.weights is None) == (theirs.weights is None) == (reuse == "residual")
+    assert mine.is_blended == theirs.is_blended == (reuse == "output")
     assert torch.allclose(picture, other, atol=1e-3)
 
 
