@@ -69,9 +69,10 @@ class Judge:
         """How near a policy comes to the full run on these samples."""
         return quality_of(self.score(policy)).model_copy(update={"used_to_choose": used_to_choose})
 
-    def forget(self) -> None:
-        """Let go of the final latents that were kept."""
-        self._finals = {}
+    def forget(self, *but: Policy) -> None:
+        """Let go of the final latents that were kept, but for those of some policies."""
+        wanted = {policy.moving_parts for policy in but}
+        self._finals = {key: finals for key, finals in self._finals.items() if key in wanted}
 
     def _rolled(self, policy: Policy) -> list[Tensor]:
         if policy.sigmas is not None:

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from budcache.calibration.aggregate import Care, cared_for
+from budcache.calibration.aggregate import Care, cared_for, mean
 from budcache.events import RungDone, Updated
 from budcache.jobs import estimate as phases
 from budcache.jobs.config import AlignConfig
 from budcache.jobs.meter import Meter
 from budcache.jobs.refining import gain, refined
 from budcache.jobs.setup import Setup
-from budcache.policy import Ladder, Policy, Refined
+from budcache.policy import Ladder, Policy, Quality, Refined
 from budcache.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -70,21 +70,22 @@ class Newton:
 
         own = Judge(self.known, care=self.care)
 
-        def losses(policy: Policy) -> tuple[float, float, float]:
-            """On all samples, on those aligned on, on those put aside."""
+        def losses(policy: Policy) -> tuple[float, tuple[float, ...], float]:
+            """On all samples, those of the samples aligned on, and on those put aside."""
             own.forget()
             here = own.losses(policy)
             there = () if self.judge is None else self.judge.losses(policy)
             held_out = cared_for(there, self.care) if there else 0.0
-            return cared_for((*here, *there), self.care), cared_for(here, self.care), held_out
+            return cared_for((*here, *there), self.care), here, held_out
 
         best, first = start, losses(start)
         lowest = first[0]
         for number, step in enumerate(steps):
             of_all, here, there = losses(step)
-            self.tell(Updated(start.budget, number, here, there or None, first[2] or None))
+            self.tell(Updated(start.budget, number, cared_for(here, self.care), there or None, first[2] or None))
             if of_all < lowest and there <= first[2]:
-                best, lowest = step, of_all
+                quality = Quality(calibration_loss=mean(here))
+                best, lowest = step.model_copy(update={"quality": quality}), of_all
             elif best is not start:
                 break  # the shorter, the worse again
         return best

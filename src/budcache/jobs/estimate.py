@@ -135,7 +135,7 @@ def _refining(config: SearchConfig, budget: int, searched_on: int, kept_out: int
 
     Branches of guidance, if there are two, are known only once the pipeline has run; their fit is not in here.
     """
-    forms = 2 * bool(kept_out) + 2 * bool(config.features)
+    forms = bool(kept_out) + 2 * bool(config.features)
     calls = forms * (searched_on + kept_out) * (budget - 1)
     if config.refine != "full":
         return calls

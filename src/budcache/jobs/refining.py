@@ -19,6 +19,7 @@ __all__ = ["SETTINGS", "best_fit", "best_form", "better_rows", "blended", "gain"
 
 # What the fits of a ladder may be: how many outputs to blend, and the ridge. The first is what it scores with.
 SETTINGS = ((3, 1e-3), (3, 1e-4), (3, 1e-2), (2, 1e-3))
+LOOSER = (1.0, 0.1)  # shares of the ridge that are tried for branches apart, which it hinders more
 SLOPES = (1e-3, 1e-2)  # how strongly weights that look at the sample are pulled towards shared ones
 
 
@@ -67,9 +68,11 @@ def better_rows(policy: Policy, form: Form, known: Calibration, judge: Judge, fe
     from budcache.refine.fit import FittedScorer
 
     if known.is_guided and judge.calibration.is_guided:
-        apart = FittedScorer(known, replace(form, apart=True)).fit(policy.mask)
-        update: dict[str, Any] = {"guided": apart.rows, "quality": Quality(calibration_loss=apart.loss)}
-        policy = judge.best([policy, policy.model_copy(update=update)])
+        forms = [replace(form, apart=True, ridge=share * form.ridge) for share in LOOSER]
+        fits = [FittedScorer(known, each).fit(policy.mask) for each in forms]
+        qualities = [Quality(calibration_loss=fit.loss) for fit in fits]
+        updates = [{"guided": fit.rows, "quality": quality} for fit, quality in zip(fits, qualities, strict=True)]
+        policy = judge.best([policy, *(policy.model_copy(update=update) for update in updates)])
     if not features:
         return policy
     looking = [_looking(policy, replace(form, features=True, slopes=slopes), known) for slopes in SLOPES]

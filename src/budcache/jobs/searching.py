@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from budcache.calibration.aggregate import mean
 from budcache.errors import RecordError, SearchError
 from budcache.events import RungDone, Scored, Watch
 from budcache.jobs import estimate as phases
@@ -141,6 +140,8 @@ class Search:
 
     def _refined(self, policies: list[Policy], known: Calibration, judge: Judge | None) -> list[Policy]:
         """What was found for every budget with better forms of rows, and aligned if that is wanted."""
+        from budcache.calibration.judge import Judge
+
         config, from_runs = self.config, isinstance(self.config.strategy, Paths)
         features = are_mixed(self.samples) if config.features is None else config.features
         journal = None if self.ledger is None else self.ledger.journal
@@ -154,12 +155,12 @@ class Search:
                 continue
             before = self.calls
             if judge is not None:
-                judge.forget()
+                judge.forget(*policies[number - 1 :])
             after = self._better(policy, known, judge, features) if from_runs else policy
             if config.refine == "full" and after.is_blended:
                 after = newton.aligned(after)
             if after is not policy:
-                after = self._measured(policy, after, known, judge, self.calls - before)
+                after = self._measured(policy, after, judge or Judge(known, care=config.care), self.calls - before)
             found.append(after)
             part = number / len(policies)
             self.meter.spent(self.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
@@ -168,35 +169,30 @@ class Search:
     def _better(self, policy: Policy, known: Calibration, judge: Judge | None, features: bool) -> Policy:
         """A policy in the form that is best on the samples put aside; where there are none, on those searched on.
 
-        There fewer outputs or another ridge are not tried: of these, fitted samples would always take the larger form.
+        There the simpler form, three outputs by the solver, is not tried: it would never be better. (`budcache fit`
+        tries more of them: other numbers of outputs, and ridges.)
         """
         from budcache.calibration.judge import Judge
         from budcache.refine.fit import FittedScorer, Form
 
         rows = Form(outputs=MAX_BLEND, noise=True)
         if judge is not None:
-            loose = replace(rows, ridge=0.1 * rows.ridge)
-            forms = {blended(policy, FittedScorer(known, form).fit(policy.mask)): form for form in (Form(), loose)}
-            policy = judge.best([policy, *forms])
-            rows = loose if forms.get(policy) == loose else rows
+            policy = judge.best([policy, blended(policy, FittedScorer(known).fit(policy.mask))])
         return better_rows(policy, rows, known, judge or Judge(known, care=self.config.care), features)
 
-    def _measured(self, before: Policy, after: Policy, known: Calibration, judge: Judge | None, calls: int) -> Policy:
+    def _measured(self, before: Policy, after: Policy, judge: Judge, calls: int) -> Policy:
         """A policy that was refined, with its quality and what that was worth."""
-        from budcache.calibration.judge import Judge
-
-        who = judge or Judge(known, care=self.config.care)
-        quality = who.quality(after, used_to_choose=True)
-        if judge is None:
+        quality, fitted = judge.quality(after, used_to_choose=True), after.quality
+        if judge.calibration in self._calibrations[:1]:  # nothing was put aside
             quality = quality.model_copy(update={"loss": None, "used_to_fit": True})
-        loss = Judge(known).losses(after)
         line = Refined(
             how="align" if self.config.refine == "full" else "rows",
             prompts=len(self.samples),
             calls=calls,
             gain=gain(before.quality or Quality(), quality),
         )
-        update = {"quality": quality.model_copy(update={"calibration_loss": mean(loss)})}
+        loss = fitted.calibration_loss if fitted else None
+        update = {"quality": quality.model_copy(update={"calibration_loss": loss})}
         return after.model_copy(update=update | {"refined": (*before.refined, line)})
 
     def _plain_then_fitted(self, known: Calibration) -> _Masks:
@@ -301,10 +297,10 @@ class Search:
 
     def _each(self, field: Mapping[int, T], judge: Judge | None, choose: Callable[[T], Policy]) -> list[Policy]:
         """The choice of every budget."""
-        policies = []
+        policies: list[Policy] = []
         for number, (budget, finalists) in enumerate(field.items(), 1):
             if judge is not None:
-                judge.forget()
+                judge.forget(*policies)  # which are measured again, if they are refined
             policies.append(choose(finalists))
             self.meter.spent(self.calls, part=number / len(field), note=f"{budget} of {self.config.steps} calls")
         return policies
