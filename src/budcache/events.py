@@ -41,7 +41,7 @@ class Planned:
         return sum(phase.sample_calls for phase in self.phases)
 
     def __str__(self) -> str:
-        phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in self.phases)
+        phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in self.phases if phase.sample_calls)
         return f"{self.job}: about {self.sample_calls} sample-calls (model calls times samples): {phases}"
 
 

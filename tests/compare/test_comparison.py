@@ -145,6 +145,18 @@ def test_the_tail_stands_in_the_table_where_there_is_room(found):
     assert "…" not in three
 
 
+def test_every_mark_is_explained_in_eighty_columns(found):
+    solver = [
+        entry.model_copy(update={"method": "ipndm", "title": "iPNDM(2M)"}) if entry.method == "teacache" else entry
+        for entry in found.entries
+    ]
+    for comparison, has_solver in ((found, False), (found.model_copy(update={"entries": tuple(solver)}), True)):
+        plain = printed(comparison, 80)
+        assert all(sum(line.startswith(mark) for line in plain.splitlines()) == 1 for mark in ("± ", "call-eq.: "))
+        assert ("iPNDM(2M): fewer steps of another solver" in plain) == has_solver
+        assert max(map(len, plain.splitlines())) <= 80
+
+
 def printed(comparison, width=100):
     console = Console(width=width, file=io.StringIO())
     console.print(text(comparison))

@@ -246,7 +246,7 @@ def test_the_headline_says_so_where_a_better_one_took_more_calls():
 
 def test_it_says_on_how_many_prompts_each_was_made(tmp_path):
     words = "".join(Reader(page(comparison(), tmp_path)).text)
-    assert "calibrated onbudcache: 24 prompts; the thresholds of others: 4 prompts" in words
+    assert "calibrated onbudcache: 24 prompts; settings of the others: 4 prompts" in words
     assert "authors" not in words
     with_theirs = comparison(methods=("authors", "budcache"))
     words = "".join(Reader(page(with_theirs, tmp_path)).text)

@@ -60,6 +60,25 @@ def test_where_low_is_good_the_worst_is_high():
     assert table.rows[0].lead < 0 < table.rows[2].lead
 
 
+@pytest.mark.parametrize("stronger", ["uniform", "teacache"])
+def test_the_strongest_of_the_others_stands_beside_ours(stronger):
+    found = with_values(with_values(comparison(), "uniform", (20.0,) * 3), "teacache", (20.0,) * 3)
+    found = with_values(found, stronger, (25.0,) * 3)
+    assert per_prompt(found, 5).titles[:2] == ["budcache", found.methods[stronger]]
+
+
+def test_a_picture_says_its_calls_where_they_are_not_the_budgets(tmp_path):
+    found = comparison()
+    entries = [
+        entry.model_copy(update={"calls": (4,) * 3}) if (entry.method, entry.budget) == ("teacache", 5) else entry
+        for entry in found.entries
+    ]
+    shown = gallery(found.model_copy(update={"entries": tuple(entries)}), tmp_path, ROOM)
+    notes = {shot.entry.method: shot.note for shot in shown.shots[5][0]}
+    assert notes["teacache"].endswith(" dB, 4 calls")
+    assert notes["budcache"].endswith(" dB")
+
+
 def test_a_long_table_says_what_it_leaves_out(tmp_path):
     found = comparison(prompts=tuple(f"prompt {i}" for i in range(MOST_ROWS + 7)), budgets=(3,))
     assert (len(per_prompt(found, 3).rows), per_prompt(found, 3).left) == (MOST_ROWS, 7)

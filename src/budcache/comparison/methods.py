@@ -6,9 +6,9 @@ __all__ = ["AUTHORS", "METHODS", "OURS", "SOLVERS", "UNTAUGHT", "title", "usual"
 
 METHODS = {
     "fewer-steps": "fewer steps",
-    "ipndm": "fewer steps, iPNDM(2M)",
-    "dpmpp": "fewer steps, DPM-Solver++(2M)",
-    "unipc": "fewer steps, UniPC",
+    "ipndm": "iPNDM(2M)",
+    "dpmpp": "DPM-Solver++(2M)",
+    "unipc": "UniPC",
     "uniform": "uniform mask",
     "teacache": "TeaCache",
     "magcache": "MagCache",

@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from budcache.comparison.methods import SOLVERS
 from budcache.comparison.result import FULL, Comparison, Entry, Measure
 from budcache.comparison.timing import NOT_MEASURABLE, NOT_TIMED
 from budcache.comparison.verdict import lead
@@ -27,7 +28,13 @@ NOTES = {
     "undecided": "= within two standard errors of the best, sample by sample: undecided",
     "between": "a | b calls: two settings on both sides of the budget; the row is what lies between them at the budget",
     "over": "! cannot do with so few calls, so it does not compete",
+    "solvers": "{}: fewer steps of another solver, no cache",
 }
+# What the page says above its table, for the terminal.
+LEGEND = (
+    "± standard error; bold: the best at its budget, underlined: the second best",
+    "call-eq.: work of the network in whole calls, probes and partial passes counted",
+)
 WIDE = 10_000  # letters, more than any table has
 STYLES = {1: "bold", 2: "underline"}
 SHORT = {NOT_MEASURABLE: "?", NOT_TIMED: "."}  # in narrow terminals
@@ -69,6 +76,8 @@ def notes(comparison: Comparison) -> list[str]:
         "over": any(entry not in comparison.within(entry.budget) for entry in entries),
     }
     found = [NOTES[name] for name, there in marks.items() if there]
+    solvers = dict.fromkeys(entry.title for entry in entries if entry.method in SOLVERS)
+    found += [NOTES["solvers"].format(", ".join(solvers))] * bool(solvers)
     found += [NOISY] * any(entry.speed.noisy and entry.speed.pairs for entry in entries)
     memory = _memory(comparison)
     return [*found, memory] if memory else found
@@ -131,7 +140,7 @@ class _Fitting:
                 break
         yield table
         short = {entry.speed.text for entry in self.comparison.entries} & set(SHORT) if narrow else set()
-        for note in [*notes(self.comparison), *(f"{SHORT[text]} {text}" for text in sorted(short))]:
+        for note in [*LEGEND, *notes(self.comparison), *(f"{SHORT[text]} {text}" for text in sorted(short))]:
             yield Text(note, "dim")
 
 

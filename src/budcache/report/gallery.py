@@ -153,8 +153,12 @@ class _Pictures:
         return Shot(entry, self._note(entry, number), alt, picture, difference, ours)
 
     def _note(self, entry: Entry, number: int) -> str:
-        measure = compared(self.comparison, entry)
-        return f"{entry.calls[number]} calls" if measure is None else measure.spoken(entry.values[measure.name][number])
+        """The picture's own value; where its calls are not the budget's, these too."""
+        measure, calls = compared(self.comparison, entry), f"{entry.calls[number]} calls"
+        if measure is None:
+            return calls
+        value = measure.spoken(entry.values[measure.name][number])
+        return value if entry.calls[number] == entry.budget else f"{value}, {calls}"
 
     def _pair(self, entry: Entry, number: int) -> tuple[bytes, bytes]:
         """A picture, and how far it is from the full run's: black where they are equal."""

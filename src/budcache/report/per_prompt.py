@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from budcache.comparison.result import Comparison, Measure
+from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.report.gallery import compared, ours_first, ranked
 
 __all__ = ["PerPrompt", "per_prompt"]
@@ -38,7 +38,7 @@ def per_prompt(comparison: Comparison, budget: int) -> PerPrompt | None:
     measure = compared(comparison, entries[0]) if entries else None
     if measure is None:
         return None
-    entries = [entry for entry in entries if entry.quality(measure.name)]
+    entries = _strongest_first(comparison, [entry for entry in entries if entry.quality(measure.name)], measure)
     columns = [entry.quality(measure.name) or () for entry in entries]
     ours = entries[0].method == comparison.ours and len(entries) > 1
     best = max if measure.higher else min
@@ -53,3 +53,14 @@ def per_prompt(comparison: Comparison, budget: int) -> PerPrompt | None:
         rows.append(PromptRow(number, prompt, [(text, text == top) for text in texts], ahead, written))
     lost = sum(row.lead is not None and row.lead < 0 for row in rows) if ours else None
     return PerPrompt(measure, [entry.title for entry in entries], rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), lost)
+
+
+def _strongest_first(comparison: Comparison, entries: list[Entry], measure: Measure) -> list[Entry]:
+    """Ours, then the others from the best to the worst: where columns are out of sight, they are not the strongest."""
+
+    def place(entry: Entry) -> tuple[bool, float]:
+        found = entry.summed(measure)
+        value = found.mean if found is not None else 0.0
+        return entry.method != comparison.ours, -value if measure.higher else value
+
+    return sorted(entries, key=place)

@@ -129,7 +129,7 @@ def _learned_on(comparison: Comparison) -> str:
     found: dict[str, int] = {}
     for entry in sorted(comparison.entries, key=lambda entry: entry.method != comparison.ours):
         if entry.learned_on is not None:
-            found[entry.title if entry.knob is None else "the thresholds of others"] = entry.learned_on
+            found[entry.title if entry.knob is None else "settings of the others"] = entry.learned_on
     return "; ".join(f"{name}: {several(count, 'prompt')}" for name, count in found.items())
 
 
