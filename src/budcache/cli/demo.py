@@ -85,7 +85,7 @@ def _searched(pipe: Any, prompts: list[str], folder: Path, *, fit: bool) -> Ladd
             prompts=prompts,
             refine="fit" if fit else "none",
             batch=8,
-            ledger=folder / "search.ledger.jsonl",
+            ledger=folder / ("search.ledger.jsonl" if fit else "budcache-plain.ledger.jsonl"),
             progress=False,
             watch=bar,
         )

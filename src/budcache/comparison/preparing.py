@@ -127,7 +127,7 @@ class Preparation:
         missing = sorted(set(self.budgets) - {rung.budget for rung in kept})
         if missing:
             # Rungs that are there stay: pictures have been drawn by them.
-            kept += self._search(method, missing, LEDGER)
+            kept += self._search(method, missing, LEDGER if method == "budcache" else f"{method}.ledger.jsonl")
             Ladder.of(kept).save(file)
         return Ladder.of(kept)
 

@@ -30,10 +30,7 @@ def searched(
     batch: int,
     meter: Meter,
 ) -> Ladder:
-    """The ladder of one of our methods, or of the published search, with its scores kept in a ledger.
-
-    Ours with and without a fit score the same masks with plain reuse first, so they may share a ledger.
-    """
+    """The ladder of one of our methods, or of the published search, with its scores kept in a ledger of its own."""
     samples = samples[:AUTHORS_SAMPLES] if method in AUTHORS else samples
     wan = type(pipe).__name__.startswith("Wan")
     seen: list[int] = []  # sample-calls, as the search tells them: those of interrupted runs come first

@@ -60,7 +60,7 @@ def tail_lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
 
 
 def main_budget(comparison: Comparison) -> int:
-    """The budget to put forward, the one in the middle: neither the boldest nor the safest."""
+    """The budget to put forward: the one in the middle, of two the larger."""
     return comparison.budgets[len(comparison.budgets) // 2]
 
 
