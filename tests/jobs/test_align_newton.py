@@ -87,6 +87,13 @@ def test_a_ledger_of_another_alignment_is_refused(tmp_path):
         align(ledger=tmp_path / "a.jsonl", seed=5)
 
 
+def test_a_ledger_of_another_number_format_is_refused(tmp_path):
+    """How far a weight is moved, and what rounding leaves of it, depends on the format."""
+    align(ledger=tmp_path / "ledger.jsonl")
+    with pytest.raises(SearchError, match="number format"):
+        align(pipe=FLUX.build().to(torch.bfloat16), ledger=tmp_path / "ledger.jsonl")
+
+
 @pytest.mark.parametrize("spoilt", ['"AAAA"', '"?"', "3", '""', "null"])
 def test_a_spoilt_ledger_is_refused(tmp_path, spoilt):
     ledger = tmp_path / "a.jsonl"
