@@ -147,3 +147,12 @@ def test_a_search_that_refines_in_full(tmp_path, prompts):
     again = budcache.search(pipe, **options, ledger=ledger)
     assert [rung.moving_parts for rung in again] == [rung.moving_parts for rung in ladder]
     assert again.searched.calls - before < before
+
+
+def test_a_search_whose_alignment_does_not_help_does_not_claim_one(monkeypatch):
+    usual = GaussNewton.stepped
+    monkeypatch.setattr(GaussNewton, "stepped", lambda self, found, length: usual(self, found, -length))
+    options = {"prompts": TEXTS, "call": shared(FLUX), "refine": "full", "features": True}
+    ladder = budcache.search(FLUX.build(), steps=STEPS, budgets=(3, 4), **options)
+    hows = [line.how for rung in ladder for line in rung.refined]
+    assert "rows" in hows and "align" not in hows

@@ -155,11 +155,13 @@ class Search:
             before = self.calls
             if judge is not None:
                 judge.forget()
-            after = self._better(policy, known, judge, features) if from_runs else policy
-            if config.refine == "full" and after.is_blended:
-                after = newton.aligned(after)
+            fitted = self._better(policy, known, judge, features) if from_runs else policy
+            after = newton.aligned(fitted) if config.refine == "full" and fitted.is_blended else fitted
             if after is not policy:
-                after = self._measured(policy, after, known, judge, self.calls - before)
+                line = Refined(
+                    how="rows" if after is fitted else "align", prompts=len(self.samples), calls=self.calls - before
+                )
+                after = self._measured(policy, after, known, judge, line)
             found.append(after)
             part = number / len(policies)
             self.meter.spent(self.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
@@ -181,7 +183,9 @@ class Search:
             rows = loose if forms.get(policy) == loose else rows
         return better_rows(policy, rows, known, judge or Judge(known, care=self.config.care), features)
 
-    def _measured(self, before: Policy, after: Policy, known: Calibration, judge: Judge | None, calls: int) -> Policy:
+    def _measured(
+        self, before: Policy, after: Policy, known: Calibration, judge: Judge | None, line: Refined
+    ) -> Policy:
         """A policy that was refined, with its quality and what that was worth."""
         from budcache.calibration.judge import Judge
 
@@ -190,12 +194,7 @@ class Search:
         if judge is None:
             quality = quality.model_copy(update={"loss": None, "used_to_fit": True})
         loss = Judge(known).losses(after)
-        line = Refined(
-            how="align" if self.config.refine == "full" else "rows",
-            prompts=len(self.samples),
-            calls=calls,
-            gain=gain(before.quality or Quality(), quality),
-        )
+        line = line.model_copy(update={"gain": gain(before.quality or Quality(), quality)})
         update = {"quality": quality.model_copy(update={"calibration_loss": mean(loss)})}
         return after.model_copy(update=update | {"refined": (*before.refined, line)})
 
