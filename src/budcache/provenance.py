@@ -93,7 +93,7 @@ class Quality(Value):
 class Refined(Value):
     """One refinement that a policy has gone through, and what it was worth."""
 
-    how: Text  # "fit", "align", "align, joint"
+    how: Text  # "fit", "rows", "align", "align, joint"
     prompts: Count | None = None
     calls: Count | None = None  # sample-calls, those for choosing and measuring included
     gain: Number | None = None  # decibels of PSNR on held-out samples

@@ -87,6 +87,13 @@ def test_a_ledger_of_another_alignment_is_refused(tmp_path):
         align(ledger=tmp_path / "a.jsonl", seed=5)
 
 
+def test_a_ledger_of_another_number_format_is_refused(tmp_path):
+    """How far a weight is moved, and what rounding leaves of it, depends on the format."""
+    align(ledger=tmp_path / "ledger.jsonl")
+    with pytest.raises(SearchError, match="number format"):
+        align(pipe=FLUX.build().to(torch.bfloat16), ledger=tmp_path / "ledger.jsonl")
+
+
 @pytest.mark.parametrize("spoilt", ['"AAAA"', '"?"', "3", '""', "null"])
 def test_a_spoilt_ledger_is_refused(tmp_path, spoilt):
     ledger = tmp_path / "a.jsonl"
@@ -140,3 +147,12 @@ def test_a_search_that_refines_in_full(tmp_path, prompts):
     again = budcache.search(pipe, **options, ledger=ledger)
     assert [rung.moving_parts for rung in again] == [rung.moving_parts for rung in ladder]
     assert again.searched.calls - before < before
+
+
+def test_a_search_whose_alignment_does_not_help_does_not_claim_one(monkeypatch):
+    usual = GaussNewton.stepped
+    monkeypatch.setattr(GaussNewton, "stepped", lambda self, found, length: usual(self, found, -length))
+    options = {"prompts": TEXTS, "call": shared(FLUX), "refine": "full", "features": True}
+    ladder = budcache.search(FLUX.build(), steps=STEPS, budgets=(3, 4), **options)
+    hows = [line.how for rung in ladder for line in rung.refined]
+    assert "rows" in hows and "align" not in hows

@@ -304,3 +304,16 @@ def test_the_same_number_of_steps_is_no_other_teacher():
     usual = search(strategy=LadderSearch(), budgets=[2], prompts=TEXTS[:1], refine="none")
     assert same.searched.history == usual.searched.history
     assert same.searched.calls == usual.searched.calls
+
+
+@pytest.mark.parametrize("job", [budcache.fit, budcache.align])
+def test_what_is_refined_names_the_settings_of_its_samples(job):
+    """Whatever the mask was searched at: it is the weights that know the settings."""
+    start = Policy(mask=Mask.parse("110100"), weights=[[1.0], [1.2, -0.2], [1.1, -0.1]], origin=Origin(guidance=2.0))
+    settings = {name: value for name, value in shared(FLUX).items() if name != "guidance_scale"}
+    scales = [1.5, 3.5, 1.5, 7.0]
+    samples = [{"prompt": text, "guidance_scale": scale} for text, scale in zip(TEXTS, scales, strict=True)]
+    (mixed,) = job(pipeline("flux"), start, samples=samples, call=settings, selection=1)
+    assert mixed.origin.guidance is None and mixed.origin.ranges == {"guidance": (1.5, 7.0)}
+    (one,) = job(pipeline("flux"), mixed, prompts=TEXTS, call={**settings, "guidance_scale": 5.0}, selection=1)
+    assert one.origin.guidance == 5.0 and one.origin.ranges == {}

@@ -44,7 +44,7 @@ from budcache.jobs.fit import fit as fit_policies
 from budcache.jobs.refining import origin_after
 from budcache.policy import Ladder, Policy, load
 from budcache.rows import MAX_BLEND
-from budcache.samples.samples import split
+from budcache.samples.samples import split, take_samples
 from budcache.wording import quote
 
 LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder file.")]
@@ -118,7 +118,7 @@ def fit(
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
     pipe = open_pipeline(work.model, device, dtype)
     samples, settings = samples_for(pipe, texts, guidances, **wanted)
-    work.check(pipe, teacher_steps)
+    work.check(pipe, take_samples((), samples, settings), teacher_steps)
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
         found = fit_policies(
             pipe,
@@ -202,7 +202,7 @@ def align(
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
     pipe = open_pipeline(work.model, device, dtype)
     samples, settings = samples_for(pipe, texts, guidances, **wanted)
-    work.check(pipe, teacher_steps)
+    work.check(pipe, take_samples((), samples, settings), teacher_steps)
     losses: dict[str, list[Updated]] = {}
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
 
@@ -266,9 +266,9 @@ class _Work:
         self.out = out_path or file.with_suffix(f".{verb}.json")
         self.into = Output(self.out, force)
 
-    def check(self, pipe: Any, teacher_steps: int | None) -> None:
+    def check(self, pipe: Any, samples: list[dict[str, Any]], teacher_steps: int | None) -> None:
         """Refuse, before the work, to write into a ladder that the new rungs do not belong to."""
-        origins = {rung.budget: origin_after(pipe, rung, teacher_steps) for rung in self.ladder}
+        origins = {rung.budget: origin_after(pipe, rung, samples, teacher_steps) for rung in self.ladder}
         rungs = [rung.model_copy(update={"origin": origins[rung.budget]}) for rung in self.ladder]
         self.into.check(Ladder.of(rungs), {"align": "alignment"}.get(self.verb, self.verb))
 

@@ -118,6 +118,8 @@ def search(
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
     # What can be refused without the model is refused before it is loaded.
     check_model(model)
+    guidances = several_guidances(guidance)
+    features = True if features is None and len(guidances) > 1 and refine != "none" else features
     config = SearchConfig(
         steps,
         tuple(parse_budgets(budgets)),
@@ -136,7 +138,7 @@ def search(
         care,
         features,
     )
-    guidances, runs = several_guidances(guidance), _record(record, config)
+    runs = _record(record, config)
     texts = calibration_prompts(model, prompt or [], prompts, count)
     if count is None and isinstance(config.strategy, Paths):
         texts = _paid_for(texts, config)

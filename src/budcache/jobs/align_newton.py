@@ -137,7 +137,7 @@ class NewtonAlignment:
                 how = "align" + (", kept as it was" if after is rung else "")
                 calls = known.calls + judge.calls - before
                 line = Refined(how=how, prompts=len(samples), calls=calls, gain=gain(*quality))
-                rungs.append(refined(self.pipe, rung, after, line, quality[1], config.teacher_steps))
+                rungs.append(refined(self.pipe, rung, after, line, quality[1], samples, config.teacher_steps))
                 meter.tell(RungDone("align", rungs[-1]))
             meter.finish(known.calls + judge.calls)
         return Ladder.of(rungs)
@@ -152,6 +152,7 @@ class NewtonAlignment:
         """What the equations in a ledger depend on, beside the policies, which each line names."""
         return setup.origin(self.samples).model_dump(mode="json", exclude={"versions", "prompts"}) | {
             "method": "gauss-newton",
+            "number format": str(getattr(self.pipe, "dtype", None)).removeprefix("torch."),
             "steps": setup.steps,
             "batch": setup.batch,
             "samples learned on": self.learned_on,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from budcache.policy import Origin, Policy, Quality, Refined
+from budcache.samples.samples import settings_of_all
 
 if TYPE_CHECKING:
     from budcache.calibration.calibration import Calibration
@@ -117,28 +118,42 @@ def blended(policy: Policy, score: Score) -> Policy:
 
 
 def refined(
-    pipe: Any, before: Policy, after: Policy, line: Refined, quality: Quality, teacher_steps: int | None
+    pipe: Any,
+    before: Policy,
+    after: Policy,
+    line: Refined,
+    quality: Quality,
+    samples: Sequence[Mapping[str, Any]],
+    teacher_steps: int | None,
 ) -> Policy:
     """A policy with what was found for it, and a line on how that came about."""
     loss = after.quality.calibration_loss if after.quality else None
     return before.model_copy(
         update={
             **{name: getattr(after, name) for name in ("weights", "rows", "guided", "sigmas")},
-            "origin": origin_after(pipe, before, teacher_steps),
+            "origin": origin_after(pipe, before, samples, teacher_steps),
             "quality": quality.model_copy(update={"calibration_loss": loss}),
             "refined": (*before.refined, line),
         }
     )
 
 
-def origin_after(pipe: Any, before: Policy, teacher_steps: int | None) -> Origin:
-    """What a policy says of where it came from, once it is refined."""
+def origin_after(pipe: Any, before: Policy, samples: Sequence[Mapping[str, Any]], teacher_steps: int | None) -> Origin:
+    """What a policy says of where it came from, once it is refined: weights and quality are of these samples."""
     from budcache.pipeline import describe
+    from budcache.pipeline.origin import usual_guidance
 
     origin = before.origin or describe(pipe)  # a policy written by hand says from now on what it is for
-    if teacher_steps == origin.teacher_steps:
-        return origin
-    return origin.model_copy(update={"teacher_steps": teacher_steps})  # what the quality refers to
+    found: dict[str, Any] = {"guidance": usual_guidance(pipe)} | settings_of_all(samples)
+    ranges = found.pop("ranges", {})
+    # What is not on record stays so, or a policy written by hand would no longer go into its own ladder.
+    here = {name: value for name, value in found.items() if name in ranges or _is_on_record(origin, name)}
+    ranges = {name: value for name, value in origin.ranges.items() if name not in here} | ranges
+    return origin.model_copy(update={**here, "ranges": ranges, "teacher_steps": teacher_steps})
+
+
+def _is_on_record(origin: Origin, name: str) -> bool:
+    return name in origin.ranges or getattr(origin, name) is not None
 
 
 def gain(before: Quality, after: Quality) -> float | None:

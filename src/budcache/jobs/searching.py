@@ -156,11 +156,12 @@ class Search:
             before = self.calls
             if judge is not None:
                 judge.forget(*policies[number - 1 :])
-            after = self._better(policy, known, judge, features) if from_runs else policy
-            if config.refine == "full" and after.is_blended:
-                after = newton.aligned(after)
+            fitted = self._better(policy, known, judge, features) if from_runs else policy
+            after = newton.aligned(fitted) if config.refine == "full" and fitted.is_blended else fitted
             if after is not policy:
-                after = self._measured(policy, after, judge or Judge(known, care=config.care), self.calls - before)
+                how, calls = "rows" if after is fitted else "align", self.calls - before
+                line = Refined(how=how, prompts=len(self.samples), calls=calls)
+                after = self._measured(policy, after, judge or Judge(known, care=config.care), line)
             found.append(after)
             part = number / len(policies)
             self.meter.spent(self.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
@@ -180,17 +181,12 @@ class Search:
             policy = judge.best([policy, blended(policy, FittedScorer(known).fit(policy.mask))])
         return better_rows(policy, rows, known, judge or Judge(known, care=self.config.care), features)
 
-    def _measured(self, before: Policy, after: Policy, judge: Judge, calls: int) -> Policy:
+    def _measured(self, before: Policy, after: Policy, judge: Judge, line: Refined) -> Policy:
         """A policy that was refined, with its quality and what that was worth."""
         quality, fitted = judge.quality(after, used_to_choose=True), after.quality
         if judge.calibration in self._calibrations[:1]:  # nothing was put aside
             quality = quality.model_copy(update={"loss": None, "used_to_fit": True})
-        line = Refined(
-            how="align" if self.config.refine == "full" else "rows",
-            prompts=len(self.samples),
-            calls=calls,
-            gain=gain(before.quality or Quality(), quality),
-        )
+        line = line.model_copy(update={"gain": gain(before.quality or Quality(), quality)})
         loss = fitted.calibration_loss if fitted else None
         update = {"quality": quality.model_copy(update={"calibration_loss": loss})}
         return after.model_copy(update=update | {"refined": (*before.refined, line)})

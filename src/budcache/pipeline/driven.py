@@ -17,6 +17,7 @@ from budcache.numerics.solvers import Solver
 from budcache.pipeline.branches import Branches
 from budcache.pipeline.decoding import Networks
 from budcache.pipeline.following import twin_of
+from budcache.pipeline.parts import denoisers
 from budcache.pipeline.recording import check_not_recorded
 from budcache.pipeline.residual import Trunk, attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler
@@ -53,6 +54,7 @@ class PipelineModel:
         sigmas: the effective noise levels of that run, shape [K + 1].
         begin: the step at which it begins; not 0 only for image-to-image with `strength` below 1.
         calls: how often the model was really evaluated.
+        dtype: the number format of the network; some pipelines keep their latents in a finer one.
         conditional: what the conditional branch alone gave when the model was last computed, where guidance runs two
             branches that can be told apart (F12); else None.
 
@@ -87,6 +89,8 @@ class PipelineModel:
         first = self._ask(Request())
         self._networks.listen(False)
         self.noise, self.begin, self.conditional = first.x, self._scheduler.begin, first.conditional
+        weights = [p.dtype for part in denoisers(pipe).values() for p in part.parameters() if p.is_floating_point()]
+        self.dtype = weights[0] if weights else self.noise.dtype
         self._first = park(first)
         self.sigmas = levels(self._scheduler.inner)
         if len(self.sigmas) != steps + 1:

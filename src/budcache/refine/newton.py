@@ -58,7 +58,8 @@ class GaussNewton:
             )
         calibration.check(policy.mask)
         self.policy, self.calibration = policy, calibration
-        coarse = calibration.runs[0].noise.dtype in (torch.float16, torch.bfloat16)
+        run = calibration.runs[0]
+        coarse = getattr(run, "dtype", run.noise.dtype) in (torch.float16, torch.bfloat16)
         self.move = move or (COARSE_MOVE if coarse else MOVE)
         self._plan = Plan.of(policy, (), guided=calibration.is_guided)
         self.places = [

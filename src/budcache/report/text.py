@@ -8,6 +8,7 @@ from rich.text import Text
 
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality
+from budcache.provenance import RangedSetting
 from budcache.report import strips
 from budcache.wording import several
 
@@ -64,7 +65,11 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
 
 def _gain(rung: Policy) -> str:
     gains = [line.gain for line in rung.refined if line.gain is not None]
-    return f"{sum(gains):+.1f}" if gains else "-"
+    return _signed(sum(gains)) if gains else "-"
+
+
+def _signed(gain: float) -> str:
+    return f"{round(gain, 1) + 0.0:+.1f}"  # never -0.0
 
 
 def _psnr(quality: Quality) -> str:
@@ -77,7 +82,7 @@ def _psnr(quality: Quality) -> str:
 def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     """What the columns mean."""
     first = rungs[0]
-    lines = [f"{COMPUTED} computes, {REUSED} reuses"]
+    lines = [f"{COMPUTED} computes, {REUSED} reuses", *_marks(rungs)]
     measured = [rung.quality for rung in rungs if rung.quality is not None and rung.quality.psnr is not None]
     if measured:
         steps = (first.origin and first.origin.teacher_steps) or first.steps
@@ -100,6 +105,20 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     return [Text(line, style="dim") for line in lines]
 
 
+def _marks(rungs: tuple[Policy, ...]) -> list[str]:
+    """What the marks behind a blend mean, if there are some."""
+    texts = [rung.reuse_text for rung in rungs if rung.is_blended]
+    if not texts:
+        return []
+    meanings = {
+        "+": "+ and the initial noise, without a solver",
+        " g": "g guidance apart",
+        " f": "f weights that look at the sample",
+    }
+    found = [meaning for mark, meaning in meanings.items() if any(mark in text for text in texts)]
+    return ["; ".join(["blend N mixes up to N outputs", *found])]
+
+
 def _refinements(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     """A line for all that each policy went through after its mask was found."""
     lines = [(rung.budget, line) for rung in rungs for line in rung.refined]
@@ -112,11 +131,12 @@ def _refinements(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("calls", justify="right")
     table.add_column("refined by", no_wrap=True)
-    for name in ("prompts", "sample-calls", "gain on held-out prompts"):
+    fitted = any(rung.quality is not None and rung.quality.used_to_fit for rung in rungs)
+    for name in ("prompts", "sample-calls", "gain on the same prompts" if fitted else "gain on held-out prompts"):
         table.add_column(name, justify="right")
     before = None
     for budget, line in lines:
-        gain = "not measured" if line.gain is None else f"{line.gain:+.1f} dB"
+        gain = "not measured" if line.gain is None else f"{_signed(line.gain)} dB"
         table.add_row(
             "" if budget == before else str(budget), line.how, _number(line.prompts, ""), _number(line.calls, ","), gain
         )
@@ -132,6 +152,15 @@ def _spent(calls: int) -> str:
     return f"in {calls} sample-calls" if calls else "without a model call"
 
 
+def _setting(origin: Origin, name: RangedSetting) -> str | None:
+    """A setting, or the range of it where samples differed."""
+    if name in origin.ranges:
+        low, high = origin.ranges[name]
+        return f"{low:g} to {high:g}"
+    value = getattr(origin, name)
+    return None if value is None else str(value)
+
+
 def _origin(origin: Origin | None) -> list[RenderableType]:
     if origin is None:
         return [Text("origin unknown", style="dim")]
@@ -139,8 +168,8 @@ def _origin(origin: Origin | None) -> list[RenderableType]:
         "model": origin.model,
         "pipeline": " / ".join(filter(None, (origin.pipeline, origin.denoiser, origin.scheduler))) or None,
         "adapters": ", ".join(origin.adapters) or None,
-        "size": " x ".join(str(n) for n in (origin.width, origin.height, origin.frames) if n is not None) or None,
-        "guidance": origin.guidance,
+        "size": " x ".join(filter(None, (_setting(origin, name) for name in ("width", "height", "frames")))) or None,
+        "guidance": _setting(origin, "guidance"),
         "prompts": origin.prompts,
         "search": " ".join(
             filter(

@@ -1,0 +1,38 @@
+"""Policies as text: marks are explained, ranges named, and gains said of the prompts that they were measured on."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from budcache import Mask, Origin, Policy
+from budcache.policy import Quality, Refined
+from budcache.report.text import describe
+
+FEATURES = {"middle": [0.0] * 3, "spread": [1.0] * 3, "slopes": [[0.0] * 3] * 2}
+PLAIN = Policy(mask=Mask.parse("100"))
+
+
+def shown(policy):
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(describe(policy))
+    return capture.get()
+
+
+def test_marks_of_blends_are_explained_where_they_stand():
+    rows = [{"outputs": [1.0], "features": FEATURES}]
+    text = shown(PLAIN.model_copy(update={"rows": rows}))
+    assert "blend 1+ f" in text and "+ and the initial noise" in text and "f weights that look at the sample" in text
+    assert "guidance apart" not in text
+    assert "blend N" not in shown(PLAIN)
+
+
+def test_a_range_of_guidance_is_shown():
+    assert "1.5 to 7" in shown(PLAIN.model_copy(update={"origin": Origin(ranges={"guidance": (1.5, 7.0)})}))
+
+
+def test_a_gain_on_the_samples_fitted_on_is_not_called_held_out():
+    line = Refined(how="align", prompts=4, calls=9, gain=-0.01)
+    for used, says in ((True, "gain on the same prompts"), (None, "gain on held-out prompts")):
+        text = shown(PLAIN.model_copy(update={"refined": [line], "quality": Quality(psnr=30.0, used_to_fit=used)}))
+        assert says in text and "+0.0 dB" in text and "-0.0" not in text
