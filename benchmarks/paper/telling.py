@@ -36,7 +36,7 @@ class Table:
     def markdown(self) -> str:
         """For a page."""
         lines = [self.columns, ["---", *["---:"] * (len(self.columns) - 1)]]
-        lines += [[written(value) for value in row] for row in self.rows]
+        lines += [[written(value).replace("|", "\\|") for value in row] for row in self.rows]
         return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
