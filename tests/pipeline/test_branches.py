@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -77,8 +78,12 @@ def test_without_guidance_a_policy_goes_by_its_rows():
     with budcache.applied(pipe, GUIDED.model_copy(update={"guided": None})):
         combined = latents(kind, pipe, **alone)
     with budcache.applied(pipe, GUIDED):
-        assert torch.equal(latents(kind, pipe, **alone), combined)
+        with pytest.warns(budcache.BudcacheWarning, match=r"two branches of guidance.*combined output"):
+            assert torch.equal(latents(kind, pipe, **alone), combined)
         assert not torch.equal(latents(kind, pipe), combined)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert torch.equal(latents(kind, pipe, **alone), combined)  # said once
 
 
 def test_weights_by_the_solver_may_be_what_to_fall_back_on():
@@ -88,7 +93,8 @@ def test_weights_by_the_solver_may_be_what_to_fall_back_on():
     guided = rolled(kind, pipe, GUIDED)
     with budcache.applied(pipe, by_solver):
         assert torch.equal(latents(kind, pipe), guided)
-        combined = latents(kind, pipe, guidance_scale=1.0)
+        with pytest.warns(budcache.BudcacheWarning, match="combined output"):
+            combined = latents(kind, pipe, guidance_scale=1.0)
     with budcache.applied(pipe, by_solver.model_copy(update={"guided": None})):
         assert torch.equal(latents(kind, pipe, guidance_scale=1.0), combined)
 

@@ -40,6 +40,11 @@ class Newton:
         care: what counts of the samples' errors.
         journal: where the runs' equations are kept, if anywhere.
         told: called after each run with how much of a policy's alignment is done, from 0 to 1.
+        tell: called with every length of a step that is tried.
+        spent: the sample-calls of the whole job so far, for the journal.
+
+    Attributes:
+        earlier: sample-calls that runs before this one had spent on what the journal knew.
     """
 
     known: Calibration
@@ -48,6 +53,8 @@ class Newton:
     journal: Journal | None = None
     told: Callable[[float], None] = lambda part: None
     tell: Callable[[Updated], None] = lambda event: None
+    spent: Callable[[], int] = lambda: 0
+    earlier: int = field(default=0, init=False)
 
     def aligned(self, policy: Policy) -> Policy:
         """A policy after one Gauss-Newton step; as it was where that does not help."""
@@ -56,10 +63,13 @@ class Newton:
         newton, runs = GaussNewton(policy, self.known), len(self.known.runs)
         kept, found = _kept(self.journal, policy), []
         for number in range(runs):
-            equations = kept.get(number)
-            if equations is None:
+            if number in kept:
+                equations, calls = kept[number]
+                self.earlier += calls
+            else:
+                before = self.known.calls
                 equations = newton.equations(number)
-                self._keep(policy, number, equations)
+                self._keep(policy, number, equations, self.known.calls - before)
             found.append(equations)
             self.told((number + 1) / (runs + 1))
         return self._searched(policy, [newton.stepped(found, length) for length in STEPS])
@@ -90,10 +100,11 @@ class Newton:
                 break  # the shorter, the worse again
         return best
 
-    def _keep(self, policy: Policy, number: int, equations: Equations) -> None:
+    def _keep(self, policy: Policy, number: int, equations: Equations, own: int) -> None:
         if self.journal is not None:
             parts = {name: _text(getattr(equations, name)) for name in ("gram", "right", "square")}
-            self.journal.write({"newton": _name(policy), "run": number, "calls": self.known.calls, **parts})
+            calls = {"calls": self.spent(), "own_calls": own}
+            self.journal.write({"newton": _name(policy), "run": number, **calls, **parts})
 
 
 @dataclass
@@ -131,11 +142,12 @@ class NewtonAlignment:
                 def told(done: float, part: tuple[float, float] = part, budget: int = rung.budget) -> None:
                     meter.spent(known.calls + judge.calls, part=part[0] + done * part[1], note=f"{budget} calls")
 
-                after = Newton(known, judge, "typical", self.journal, told, meter.tell).aligned(rung)
+                newton = Newton(known, judge, "typical", self.journal, told, meter.tell)
+                after = newton.aligned(rung)
                 quality = judge.quality(rung, used_to_choose=True), judge.quality(after, used_to_choose=True)
                 told(1.0)
                 how = "align" + (", kept as it was" if after is rung else "")
-                calls = known.calls + judge.calls - before
+                calls = known.calls + judge.calls - before + newton.earlier
                 line = Refined(how=how, prompts=len(samples), calls=calls, gain=gain(*quality))
                 rungs.append(refined(self.pipe, rung, after, line, quality[1], samples, config.teacher_steps))
                 meter.tell(RungDone("align", rungs[-1]))
@@ -166,18 +178,19 @@ def _name(policy: Policy) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _kept(journal: Journal | None, policy: Policy) -> dict[int, Equations]:
-    """What earlier runs of the same work have written down of a policy."""
+def _kept(journal: Journal | None, policy: Policy) -> dict[int, tuple[Equations, int]]:
+    """What earlier runs of the same work have written down of a policy, and the sample-calls that each took."""
     from budcache.refine.equations import Equations
 
-    found: dict[int, Equations] = {}
+    found: dict[int, tuple[Equations, int]] = {}
     for entry in journal.entries if journal is not None else ():
         if entry.get("newton") != _name(policy):
             continue
         try:
             square, right, gram = (_numbers(entry[name]) for name in ("square", "right", "gram"))
             shape = len(square), len(right) // len(square)
-            found[int(entry["run"])] = Equations(gram.reshape(*shape, shape[1]), right.reshape(shape), square)
+            equations = Equations(gram.reshape(*shape, shape[1]), right.reshape(shape), square)
+            found[int(entry["run"])] = equations, int(entry["own_calls"])
         except (ValueError, TypeError, KeyError, RuntimeError, ZeroDivisionError):
             assert journal is not None
             raise journal.spoilt(entry) from None

@@ -71,6 +71,8 @@ class SearchConfig:
             raise SearchError(f"there is no objective {self.objective!r}. Use 'latent', 'pixel' or a function.")
         if self.refine not in (None, "none", "fit", "full"):
             raise SearchError(f"there is no refine {self.refine!r}. Use 'none', 'fit' or 'full'.")
+        if self.features and not self.fitted:
+            raise SearchError("only fitted weights can look at the sample. Leave features out, or refine by a fit.")
         if self.fitted and self.reuse != "output":
             raise SearchError('only reuse="output" can be fitted. Leave refine out, or use output reuse.')
         if self.state_memory < 0:

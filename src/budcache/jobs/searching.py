@@ -145,7 +145,7 @@ class Search:
         config, from_runs = self.config, isinstance(self.config.strategy, Paths)
         features = are_mixed(self.samples) if config.features is None else config.features
         journal = None if self.ledger is None else self.ledger.journal
-        newton = Newton(known, judge, config.care, journal)
+        newton = Newton(known, judge, config.care, journal, spent=self._spent)
         if phases.REFINING in [phase.name for phase in phases.search_phases(config, len(self.samples))]:
             self.meter.phase(phases.REFINING)
         found = []
@@ -153,13 +153,13 @@ class Search:
             if self.limits.reached(self.calls, time.monotonic() - self._begin, 0):
                 found.append(policy)  # there is no time or no call left to make more of it
                 continue
-            before = self.calls
+            before, earlier = self.calls, newton.earlier
             if judge is not None:
                 judge.forget(*policies[number - 1 :])
             fitted = self._better(policy, known, judge, features) if from_runs else policy
             after = newton.aligned(fitted) if config.refine == "full" and fitted.is_blended else fitted
             if after is not policy:
-                how, calls = "rows" if after is fitted else "align", self.calls - before
+                how, calls = "rows" if after is fitted else "align", self.calls - before + newton.earlier - earlier
                 line = Refined(how=how, prompts=len(self.samples), calls=calls)
                 after = self._measured(policy, after, judge or Judge(known, care=config.care), line)
             found.append(after)
@@ -260,6 +260,10 @@ class Search:
         found.history = [named(event) for event in found.history]
         self.limits = self.limits.after(time.monotonic() - begin, len(found.scores))
         return found
+
+    def _spent(self) -> int:
+        """Sample-calls of this process and of those before it."""
+        return self.calls + (self.ledger.spent if self.ledger else 0)
 
     def _note_calls(self, ledger: Ledger) -> None:
         ledger.note(self.calls)

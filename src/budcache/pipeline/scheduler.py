@@ -87,6 +87,7 @@ class BudcacheScheduler(Saved):
         self._branch: tuple[Tensor, ...] = ()  # likewise of the conditional branch
         self._noise: Tensor | None = None  # where the run began
         self._moves: Moves = ()
+        self._told_of_branches = False  # whether it was said that a run has no two branches
         self._told = False  # whether it was said that some blends look back before the start
         self._lock = threading.RLock()
         self._begin_run(Plan.of(policy, ()))
@@ -312,6 +313,7 @@ class BudcacheScheduler(Saved):
         if self.branches is not None:
             conditional = self.branches.take(model_output, first=self._cursor == plan.begin)
         self._apart = conditional is not None and (self._apart or self._cursor == plan.begin)
+        self._say_what_is_combined()
         if conditional is not None and self._apart:
             plan = Plan.of(self.policy, plan.levels, plan.begin, plan.end, guided=True)
             self._branch = (conditional, *self._branch)[: plan.outputs]
@@ -343,6 +345,16 @@ class BudcacheScheduler(Saved):
                 "these stretches repeat the last output instead. The number of calls holds.",
                 BudcacheWarning,
                 stacklevel=3,
+            )
+
+    def _say_what_is_combined(self) -> None:
+        if self.branches is not None and not self._apart and not self._told_of_branches:
+            self._told_of_branches = True
+            warnings.warn(
+                "the policy has rows for two branches of guidance, but this run does not have two that can be told "
+                "apart (is its guidance off?); it goes by its rows for the combined output. The number of calls holds.",
+                BudcacheWarning,
+                stacklevel=4,
             )
 
     def _count(self, computed: int, reused: int) -> None:
