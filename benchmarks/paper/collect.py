@@ -13,12 +13,14 @@ from telling import Claim, Table
 
 # In the paper's order: the script, and what a reader looks for.
 EXPERIMENTS = {
-    "main_table": "Every method at equal calls (Tables 1 and 2)",
+    "main_table": "Every method at equal calls (Table 1)",
+    "video_table": "Videos (Table 2)",
     "transfer": "Other solvers, sizes and guidance (Tables 3 and 11)",
     "low_budget": "Very few calls, and alignment (Tables 4 and 10)",
     "prompt_set": "Another set of prompts (Table 5)",
     "few_steps": "A run that is short already (Table 6)",
     "model_size": "From a small model to a large one (Table 7)",
+    "video_settings": "Videos at other guidance scales, lengths and sizes",
     "intensity": "How hard to search (Tables 8 and 9)",
     "convergence": "Convergence from two starts (Figure 5)",
     "steps": "How many steps to spread the calls over (Figure 7)",

@@ -56,6 +56,8 @@ class Lab:
         steps: K where none is given; the second is for `--quick`.
         budgets: likewise.
         evaluation: prompts to measure on.
+        model: what it runs on.
+        learn: how many prompts our search learns on.
         more: adds options.
     """
 
@@ -68,9 +70,11 @@ class Lab:
         steps: tuple[int, int] = (28, 8),
         budgets: tuple[Sequence[int], Sequence[int]] = ((10,), (4,)),
         evaluation: int = 16,
+        model: str = "tiny-flux",
+        learn: int = 32,
         more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     ) -> None:
-        parser = options(name, about, steps[0], evaluation)
+        parser = options(name, about, steps[0], evaluation, model, learn)
         more(parser)
         self.name, self.about, self.args = name, about, (args := parser.parse_args(argv))
         torch.set_num_threads(args.threads)
@@ -122,16 +126,18 @@ class Lab:
         """A search, from its file if there is one; killed, it goes on from its ledger."""
         pipe = self.pipe if pipe is None else pipe
         options = {"steps": self.steps, "batch": min(self.args.batch, len(prompts)), "call": self.call, **options}
-        given = {**options, "prompts": list(prompts), "budgets": sorted(set(budgets))}
+        given = {**options, "budgets": sorted(set(budgets))}
+        given |= {} if "samples" in given else {"prompts": list(prompts)}
         refine = given.pop("refine", None)
-        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), name.removesuffix("-plain"), given]
+        base = name.removesuffix("-plain").removesuffix("-fit")
+        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), base, given]
         file = self.searches / f"{name}-{short(facts)}.json"
         if file.exists():
             return _read(file)
         self.say(f"searching: {name}")
         self.searches.mkdir(parents=True, exist_ok=True)
-        # With plain and with fitted reuse the same masks are scored first, so they share a ledger.
-        ledger = self.searches / f"{file.stem.replace('-plain', '')}.ledger.jsonl"
+        # With plain, fitted and aligned reuse the same masks are scored first, so they share a ledger.
+        ledger = self.searches / f"{base}-{short(facts)}.ledger.jsonl"
         ladder = budcache.search(pipe, **given, refine=refine, ledger=ledger, progress=False)
         how = ladder.searched
         assert how is not None  # it comes straight from a search

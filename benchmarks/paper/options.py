@@ -8,16 +8,18 @@ from pathlib import Path
 import torch
 
 
-def options(name: str, about: str, steps: int, evaluation: int) -> argparse.ArgumentParser:
+def options(
+    name: str, about: str, steps: int, evaluation: int, model: str = "tiny-flux", learn: int = 32
+) -> argparse.ArgumentParser:
     """A parser with all of them; experiments add their own."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--model", default="tiny-flux", help="an embedded name, a folder or a hub id")
+    parser.add_argument("--model", default=model, help="an embedded name, a folder or a hub id")
     parser.add_argument("--steps", type=int, help=f"of the full run; default {steps}")
     parser.add_argument("--budgets", type=_numbers, help="model calls, such as 8,9,10")
     parser.add_argument("--prompts", type=Path, help="a file of prompts to measure on")
     parser.add_argument("--calibration", type=Path, help="one of others; default: the first third of --prompts")
     parser.add_argument("--evaluation", type=int, help=f"how many prompts to measure on; default {evaluation}")
-    parser.add_argument("--learn", type=int, default=32, help="how many prompts our search learns on")
+    parser.add_argument("--learn", type=int, default=learn, help="how many prompts our search learns on")
     parser.add_argument("--tuning", type=int, help="how many prompts the others are tuned on; default: as many as ours")
     parser.add_argument("--timed", type=lambda text: text.split(","), help="methods to time, or none; default: all")
     parser.add_argument("--height", type=int)

@@ -15,7 +15,7 @@ import pytest
 HOME = Path(__file__).parents[2] / "benchmarks" / "paper"
 SCRIPTS = (
     *("main_table", "transfer", "prompt_set", "low_budget", "few_steps"),
-    *("model_size", "convergence", "intensity", "steps"),
+    *("model_size", "convergence", "intensity", "steps", "video_table", "video_settings"),
 )
 
 
