@@ -45,7 +45,7 @@ class Speed(NamedTuple):
 
 
 def speed(
-    seconds: Sequence[float], calls: Sequence[int], full_seconds: Sequence[float], full_calls: Sequence[int]
+    seconds: Sequence[float], calls: Sequence[float], full_seconds: Sequence[float], full_calls: Sequence[float]
 ) -> Speed:
     """The speed-up from pairs of runs.
 
