@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from budcache.comparison.folder import Folder, compares, unusable
 from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import BESIDE, CLOSE, FULL, Entry
-from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS, Speed, speed
+from budcache.comparison.timing import LEAST_PAIRS, Pair, enough
 from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
 from budcache.events import EntryDone, Phase
 from budcache.jobs.meter import Meter
@@ -116,18 +116,16 @@ class Drawing:
         return list(zip(entry.seconds, entry.calls, strict=True))
 
     def _pairs(self, ready: Ready) -> list[Pair]:
-        """Full runs and runs of the method in turns, until their ratio is known; the first pair only warms up."""
-        full, found = plain(self.pipe, self.steps), list[Pair]()
-        for turn in range(MOST_PAIRS + 1):
-            number = turn % len(self.samples)
+        """Full runs and runs of the method in turns."""
+        full = plain(self.pipe, self.steps)
+
+        def pair(turn: int) -> Pair:
             order = (full, ready) if turn % 2 else (ready, full)
-            timed = {id(each): self._run(number, each) for each in order}
+            timed = {id(each): self._run(turn % len(self.samples), each) for each in order}
             (slow, slow_calls), (fast, calls) = timed[id(full)], timed[id(ready)]
-            if turn:
-                found.append(Pair(slow.loop, slow_calls, fast.loop, calls, fast.memory))
-            if len(found) >= LEAST_PAIRS and pace(found).known:
-                break
-        return found
+            return Pair(slow.loop, slow_calls, fast.loop, calls, fast.memory)
+
+        return enough(pair)
 
     def _run(self, number: int, ready: Ready) -> tuple[Lap, float]:
         """A run that is only timed, down to its latents, and its calls."""
@@ -187,22 +185,6 @@ class Drawing:
                 "number format (float16 overflows where bfloat16 does not)."
             )
         return sample, lap
-
-
-class Pair(NamedTuple):
-    """A full run and a run of a method, one after the other: seconds of their loops, and calls."""
-
-    full: float
-    full_calls: int
-    own: float
-    calls: int
-    memory: int | None
-
-
-def pace(pairs: Sequence[Pair]) -> Speed:
-    """The speed-up that pairs tell."""
-    full, full_calls, own, calls, _ = zip(*pairs, strict=True)
-    return speed(own, calls, full, full_calls)
 
 
 def _compiled(module: Any) -> bool:
