@@ -1,15 +1,22 @@
-"""Write `docs/results.md` from the results that the experiments have kept."""
+"""Write `docs/results.md` from the results that are kept in the repository, after keeping what is newer.
+
+`results/NAME.json` has of each experiment what the page prints, so that its chapter outlives the machine that it was
+measured on, and another experiment can be added without running the others again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from telling import Claim, Table
+from telling import Table, written
+
+HERE = Path(__file__).parent
 
 # In the paper's order: the script, and what a reader looks for.
 EXPERIMENTS = {
@@ -43,38 +50,73 @@ denoising loop on the machine at hand; a speed-up is printed where pairs of runs
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("out/paper"), help="where the experiments have kept theirs")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "docs" / "results.md")
+    parser.add_argument("--folder", type=Path, default=Path("out/paper"), help="where experiments have left theirs")
+    parser.add_argument("--kept", type=Path, default=HERE / "results", help="where the newest results are kept")
+    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "docs" / "results.md")
     parser.add_argument("--quick", action="store_true", help="take smoke runs as well, whose numbers mean nothing")
     args = parser.parse_args(argv)
     found: dict[str, dict[str, Any]] = {}
+    images = args.out.parent / "images"
+    images.mkdir(parents=True, exist_ok=True)
     for name in EXPERIMENTS:
-        file = args.folder / name / "result.json"
-        result = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-        if result and (args.quick or not result["quick"]):
-            found[name] = result
-    args.out.parent.mkdir(parents=True, exist_ok=True)
+        kept, new = read(args.kept / f"{name}.json"), read(args.folder / name / "result.json")
+        if new and (args.quick or not new["quick"]) and (kept is None or new.get("made", "") > kept["made"]):
+            kept = printed(new)
+            for figure in new["figures"]:
+                shutil.copyfile(args.folder / name / figure, images / f"paper-{figure}")
+            if not new["quick"]:
+                keep(args.kept / f"{name}.json", kept)
+        if kept:
+            found[name] = kept
+    args.out.write_text(page(found), encoding="utf-8")
+    print(f"{args.out}: {len(found)} of {len(EXPERIMENTS)} experiments")
+
+
+# Keeping
+
+
+def read(file: Path) -> dict[str, Any] | None:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def printed(result: dict[str, Any]) -> dict[str, Any]:
+    """A result with no more in it than is printed: numbers as they are written, verdicts without their cases."""
+    tables = [
+        {**table, "rows": [[written(cell) for cell in row] for row in table["rows"]]} for table in result["tables"]
+    ]
+    facts = ("source", "text", "verdict", "found")
+    return {**result, "tables": tables, "claims": [{name: claim[name] for name in facts} for claim in result["claims"]]}
+
+
+def keep(file: Path, result: dict[str, Any]) -> None:
+    """One line for each row of a table, so that changes can be read."""
+    text = json.dumps(result, indent=1, ensure_ascii=False)
+    row = re.compile(r'\[\s+("(?:[^"\\]|\\.)*"(?:,\s+"(?:[^"\\]|\\.)*")*)\s+\]')
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(row.sub(lambda found: f"[{re.sub(chr(10) + ' +', ' ', found[1])}]", text) + "\n", encoding="utf-8")
+
+
+# Telling
+
+
+def page(found: dict[str, dict[str, Any]]) -> str:
+    """The whole page."""
     parts = [INTRODUCTION, overview(found)]
     for name, title in EXPERIMENTS.items():
         parts.append(f"## {title}\n")
         parts.append(chapter(found[name]) if name in found else f"Not run yet: `python benchmarks/paper/{name}.py`.\n")
-        for figure in found.get(name, {}).get("figures", ()):
-            target = args.out.parent / "images" / f"paper-{figure}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(args.folder / name / figure, target)
-            parts.append(f"![{title}](images/{target.name})\n")
-    args.out.write_text("\n".join(parts), encoding="utf-8")
-    print(f"{args.out}: {len(found)} of {len(EXPERIMENTS)} experiments")
+        parts += [f"![{title}](images/paper-{figure})\n" for figure in found.get(name, {}).get("figures", ())]
+    return "\n".join(parts)
 
 
 def overview(found: dict[str, dict[str, Any]]) -> str:
     """How many claims hold, and in full those that do not."""
-    claims = {name: [made(claim) for claim in result["claims"]] for name, result in found.items()}
+    claims = {name: result["claims"] for name, result in found.items()}
     if not claims:
         return "No experiment has been run yet.\n"
     rows = [[EXPERIMENTS[name], *map(str, counts(those))] for name, those in claims.items()]
     columns = ["experiment", "hold", "hold in some cases", "do not hold", "undecided", "not tested"]
-    wrong = [claim for those in claims.values() for claim in those if not holds(claim)]
+    wrong = [claim for those in claims.values() for claim in those if claim["verdict"] != "holds"]
     lines = [Table("Claims of the paper and our own", columns, rows).markdown(), ""]
     if wrong:
         said = "What is said but is not so here, or not always, or is undecided, or could not be tested:"
@@ -93,29 +135,21 @@ def chapter(result: dict[str, Any]) -> str:
     for table in result["tables"]:
         lines += [Table(**table).markdown(), ""]
     lines += [f"- {note}" for note in result["notes"]]
-    lines += [line(made(claim)) for claim in result["claims"]]
+    lines += [line(claim) for claim in result["claims"]]
     return "\n".join([*lines, ""])
 
 
-def made(data: dict[str, Any]) -> Claim:
-    return Claim(**{name: value for name, value in data.items() if name != "verdict"})
-
-
-def holds(claim: Claim) -> bool:
-    return bool(claim.cases) and all(claim.cases.values())
-
-
-def counts(claims: list[Claim]) -> tuple[int, int, int, int, int]:
+def counts(claims: Sequence[dict[str, str]]) -> tuple[int, int, int, int, int]:
     """How many hold, hold in part, do not hold, are undecided, were not tested."""
-    found = [set(claim.cases.values()) for claim in claims]
-    whole, nowhere, unsure = (found.count({told}) for told in (True, False, None))
-    untested = found.count(set())
-    return whole, len(claims) - whole - nowhere - unsure - untested, nowhere, unsure, untested
+    found = [claim["verdict"] for claim in claims]
+    whole, nowhere, unsure, untested = map(found.count, ("holds", "does not hold", "undecided", "could not be tested"))
+    return whole, len(found) - whole - nowhere - unsure - untested, nowhere, unsure, untested
 
 
-def line(claim: Claim) -> str:
+def line(claim: dict[str, str]) -> str:
     """A claim as an item of a list, its verdict standing out."""
-    return f"- {claim.text} ({claim.source}): **{claim.verdict}**{'; ' * bool(claim.found)}{claim.found}."
+    found = claim["found"]
+    return f"- {claim['text']} ({claim['source']}): **{claim['verdict']}**{'; ' * bool(found)}{found}."
 
 
 if __name__ == "__main__":

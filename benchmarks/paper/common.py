@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,7 @@ class Lab:
         """Print tables, claims and one JSON line, and keep it all as `result.json`."""
         result = {
             "experiment": self.name,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "about": " ".join(self.about.split("\n\n")[0].split()),
             "quick": self.quick,
             "model": self.args.model if self.embedded else Path(self.args.model).name,

@@ -1,4 +1,4 @@
-"""The mask: which steps compute the model and which reuse what is cached."""
+"""The mask: which steps compute the model and which reuse what is cached; and the run, what was really computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from budcache.errors import PolicyError
 from budcache.wording import quote
 
-__all__ = ["MAX_STEPS", "Mask"]
+__all__ = ["MAX_STEPS", "Mask", "Run"]
 
 MAX_STEPS = 1000  # more than any sampler takes; keeps a hostile file from asking for a billion
 
@@ -100,3 +100,39 @@ class Mask:
 
     def __repr__(self) -> str:
         return f"Mask.parse('{self}')"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run computed: for each of its steps, which of that step's calls of the model. Guidance may make two.
+
+    Guidance branches may decide apart. A step of which one of two calls is computed counts half.
+
+    >>> run = Run.of(Mask.parse("110"), Mask.parse("100"))
+    >>> run.calls, run.mask, run.branches
+    (1.5, Mask.parse('110'), (Mask.parse('110'), Mask.parse('100')))
+    """
+
+    steps: tuple[tuple[bool, ...], ...]
+
+    @classmethod
+    def of(cls, *branches: Mask) -> Run:
+        """A run whose branches have these masks; one mask serves any number of branches."""
+        return cls(tuple(zip(*branches, strict=True)))
+
+    @property
+    def mask(self) -> Mask:
+        """The steps at which any branch was computed."""
+        return Mask(tuple(map(any, self.steps)))
+
+    @property
+    def branches(self) -> tuple[Mask, ...]:
+        """The mask of each branch, over the steps that have it: guidance may begin midway."""
+        most = max(map(len, self.steps))
+        return tuple(Mask(tuple(step[n] for step in self.steps if len(step) > n)) for n in range(most))
+
+    @property
+    def calls(self) -> float:
+        """Model calls: a step counts by the share of its branches that were computed; whole numbers are integers."""
+        total = round(float(sum(sum(step) / len(step) for step in self.steps if step)), 9)
+        return int(total) if total.is_integer() else total

@@ -81,13 +81,25 @@ class Quality(Value):
     used_to_fit: Annotated[bool, Strict()] | None = None
 
     @property
+    def short(self) -> str | None:
+        """The PSNR for a table: mean and standard error; of samples that were fitted a bound, since new ones do worse.
+
+        How much the samples scatter says nothing of new ones then, so it is left out.
+        """
+        if self.psnr is None:
+            return None
+        if self.used_to_fit:
+            return f"< {self.psnr:.1f}"
+        return f"{self.psnr:.1f}" + ("" if self.psnr_error is None else f" ± {self.psnr_error:.1f}")
+
+    @property
     def text(self) -> str | None:
         """The PSNR as people read it: mean, standard error and number of samples; None without one."""
         if self.psnr is None:
             return None
-        error = "" if self.psnr_error is None else f" ± {self.psnr_error:.1f}"
-        on = "" if self.samples is None else f" ({several(self.samples, 'sample')})"
-        return f"{self.psnr:.1f}{error} dB{on}"
+        on = [] if self.samples is None else [several(self.samples, "sample")]
+        on += ["that it was fitted on"] * bool(self.used_to_fit)
+        return f"{self.short} dB" + (f" ({' '.join(on)})" if on else "")
 
 
 class Refined(Value):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kinds import STEPS, calibrated, known, plain, run, sample
+from kinds import STEPS, calibrated, known, run, sample
 from zoo import entry
 
 from budcache import Mask, PipelineError, PipelineModel, Policy, SearchError, applied
@@ -31,6 +31,11 @@ def halved(method: Baseline) -> Baseline:
     """A static method at half of the steps."""
     assert method.static
     return tune(None, method, STEPS // 2, [])
+
+
+def together(method: Baseline) -> Baseline:
+    """A method whose first guidance branch decides for all."""
+    return replace(method, apart=False) if isinstance(method, MagCache | DiCache) else method
 
 
 @contextmanager
@@ -55,7 +60,7 @@ def counting(pipe: Any, block: int = -1) -> Iterator[list[int]]:
 @pytest.mark.parametrize("method", ["magcache", "lemica"])
 def test_plain_residual_reuse_is_that_of_a_policy(method, name):
     kind, pipe, _ = known(name)
-    chosen = halved(calibrated(name, method))
+    chosen = halved(together(calibrated(name, method)))
     with applied(pipe, Policy(mask=chosen.mask(), reuse="residual")):
         wanted = run(kind, pipe)
     with caching(pipe, chosen, STEPS):
@@ -106,13 +111,19 @@ def test_a_batch_is_recorded_as_one():
 
 
 def test_lemicas_segments_are_the_harm_of_serving_them():
+    """On average over the samples; and what measuring them costs is known beforehand."""
     kind, pipe, seen = known("flux")
-    method = LeMiCa.calibrated(seen)
-    before = plain("flux")
+    with counting(pipe) as made:
+        method = LeMiCa.calibrated(seen)
+    assert len(made) == LeMiCa.calibration_calls(STEPS, len(seen.samples))
+    before = [run(kind, pipe, seed) for seed in (0, 1)]
     for i, j in ((0, 2), (1, 4), (2, 7)):
         with applied(pipe, Policy(mask=Mask.of(STEPS, {*range(i + 1), *range(j, STEPS)}), reuse="residual")):
-            harm = (run(kind, pipe) - before).abs().mean().item()
-        assert method.errors[i][j] == pytest.approx(harm, rel=1e-4)
+            harms = [(run(kind, pipe, seed) - before[seed]).abs().mean().item() for seed in (0, 1)]
+        assert method.errors[i][j] == pytest.approx(sum(harms) / 2, rel=1e-4)
+        assert harms[0] != pytest.approx(harms[1], rel=1e-3), "or one sample would do"
+    assert LeMiCa.calibration_calls(28, 1) == 2335
+    assert LeMiCa.calibration_calls(28, 32) == 4 * 2335
 
 
 def test_wans_time_signal_gives_one_mask_for_every_prompt():

@@ -708,3 +708,14 @@ def test_fewer_steps_of_other_solvers_take_part(run, flux, solver):
     assert flux[0].scheduler is own
     assert found.entry(solver, 3).calls == (3, 3)
     assert found.entry(solver, 3).values != found.entry("fewer-steps", 3).values
+
+
+def test_what_lemica_measures_is_in_the_estimate(tmp_path):
+    from budcache.comparison.preparing import Preparation
+    from budcache.jobs.meter import Meter
+
+    prompts = [{"prompt": "a"}] * 8
+    prepared = Preparation(None, 28, [6, 8], prompts, tmp_path, {}, 0, 1, Meter("compare"))
+    calls = {name: prepared.expected_calls(name) for name in ("lemica", "magcache", "uniform")}
+    assert calls["uniform"] == 0
+    assert calls["lemica"] - calls["magcache"] == 4 * 2335

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from budcache import Mask
 from budcache.comparison import Entry, Lead, Measure, lead, tail_lead
-from budcache.comparison.timing import LEAST_PAIRS, NOT_MEASURABLE, NOT_TIMED, speed
+from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS, NOT_MEASURABLE, NOT_TIMED, Pair, enough, pace, speed
 
 SECONDS = st.floats(1e-3, 1e3)
 
@@ -71,6 +72,37 @@ def test_few_pairs_tell_nothing():
     count = LEAST_PAIRS - 1
     assert speed([0.8] * count, [6] * count, [3.0] * count, [28] * count).text == NOT_MEASURABLE
     assert speed([], [], [], []).text == NOT_TIMED
+
+
+def disturbed(seconds, spread, turns):
+    """Pairs on a machine that others use, by a clock of their own; the true ratio is 4."""
+    now, chance = [0.0], Random(0)
+
+    def run(turn):
+        turns.append(turn)
+        now[0] += seconds
+        return Pair(4.0 * chance.lognormvariate(0, spread), 28, chance.lognormvariate(0, spread), 6)
+
+    return enough(run, lambda: now[0])
+
+
+def test_quick_runs_are_repeated_until_the_ratio_is_known():
+    turns = []
+    found = disturbed(0.1, 0.09, turns)
+    assert 15 < len(found) < MOST_PAIRS
+    assert turns == list(range(len(found) + 1)), "the first only warms up"
+    assert pace(found).known and pace(found).median == pytest.approx(4, rel=0.1)
+    assert not any(pace(found[:count]).known for count in range(LEAST_PAIRS, len(found)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spread", "count"),
+    [(0.1, 0.0, LEAST_PAIRS), (60.0, 0.0, LEAST_PAIRS), (0.1, 1.0, MOST_PAIRS), (60.0, 1.0, 15), (1.0, 1.0, 20)],
+)
+def test_how_often_runs_are_repeated_depends_on_how_long_they_take(seconds, spread, count):
+    found = disturbed(seconds, spread, [])
+    assert len(found) == count
+    assert pace(found).known == (spread == 0.0)
 
 
 PSNR = Measure(name="psnr", title="PSNR", unit="dB", digits=2)

@@ -9,6 +9,7 @@ import pytest
 from comparisons import STEPS, comparison, draw
 
 from budcache.comparison import headline
+from budcache.comparison.verdict import why_this_budget
 from budcache.report.page import page, write
 
 HOSTILE = "<script>alert('x')</script> \" & a cat"
@@ -135,6 +136,23 @@ def test_it_says_one_number_and_one_line(shown):
     found, text = shown
     assert "<b>2.4×</b> fewer model calls" in text, "12 calls and 5"
     assert headline(found) in "".join(Reader(text).text).replace("\u00a0", " ")
+    assert "5 calls are put forward as the larger one of 3 and 5, whatever came of them." in text
+
+
+@pytest.mark.parametrize(
+    ("budgets", "says"),
+    [
+        ((3,), ""),
+        ((3, 4, 5), "4 calls are put forward as the middle one of 3, 4 and 5, whatever came of them."),
+        (
+            (3, 4, 5, 6),
+            "5 calls are put forward as the larger of the two in the middle of 3, 4, 5 and 6, whatever came of",
+        ),
+    ],
+)
+def test_it_says_why_it_puts_a_budget_forward(budgets, says):
+    found = why_this_budget(comparison(budgets=budgets))
+    assert found.startswith(says) and bool(found) == bool(says)
 
 
 def test_there_is_a_style_for_every_tab_of_a_long_comparison(tmp_path):

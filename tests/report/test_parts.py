@@ -165,6 +165,10 @@ def test_promises_stand_beside_what_came_of_them(tmp_path):
     assert kept.measured == f"{summed.mean:.1f} ± {summed.error:.1f} dB"
     assert kept.promised in page(found, tmp_path)
     assert promises.kept(found, "gone.json", tmp_path) == promises.kept(found, None, tmp_path) == []
+    fitted = ladder[3].model_copy(update={"quality": qualities[3].model_copy(update={"used_to_fit": True})})
+    Ladder.of([fitted]).save(tmp_path / "few.ladder.json")
+    (kept,) = promises.kept(found, "few.ladder.json", tmp_path)
+    assert (kept.promised, kept.on) == ("less than 25.0 dB", "4 samples that it was fitted on")
 
 
 def test_dots_tell_the_calls_of_every_sample():

@@ -36,3 +36,16 @@ def test_a_gain_on_the_samples_fitted_on_is_not_called_held_out():
     for used, says in ((True, "gain on the same prompts"), (None, "gain on held-out prompts")):
         text = shown(PLAIN.model_copy(update={"refined": [line], "quality": Quality(psnr=30.0, used_to_fit=used)}))
         assert says in text and "+0.0 dB" in text and "-0.0" not in text
+
+
+def test_no_number_of_fitted_samples_stands_there_without_saying_so():
+    found = Quality(psnr=38.66, psnr_error=1.9, samples=4, used_to_choose=True)
+    held_out, fitted = (
+        PLAIN.model_copy(update={"quality": found.model_copy(update={"used_to_fit": used})}) for used in (False, True)
+    )
+    assert "38.7 ± 1.9" in shown(held_out) and "< 38.7" not in shown(held_out)
+    assert "< 38.7" in shown(fitted) and "± 1.9" not in shown(fitted)
+    assert "on new prompts expect 4 to 12 dB less" in " ".join(shown(fitted).split())
+    assert str(held_out).endswith("38.7 ± 1.9 dB (4 samples)")
+    assert str(fitted).endswith("< 38.7 dB (4 samples that it was fitted on)")
+    assert "&lt; 38.7 dB (4 samples that it was fitted on)" in fitted._repr_html_()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from budcache.errors import PipelineError, SearchError
-from budcache.mask import Mask
+from budcache.mask import Mask, Run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -72,7 +72,7 @@ class Taps:
 class Branch(ABC):
     """One guidance branch of one transformer in one run; all of a method's state is here, so none outlives a run.
 
-    The first branch of a step decides for all of them, since a budget counts whole steps.
+    The first branch of a step decides for all of them, unless the method lets them decide apart.
     """
 
     last: Tensor | None = None
@@ -126,6 +126,11 @@ class Baseline(ABC):
         """The method for a new model, from an instrumented full run of it."""
 
     @classmethod
+    def calibration_calls(cls, steps: int, samples: int) -> int:
+        """Sample-calls that calibrating takes beside the full runs of the record."""
+        return 0
+
+    @classmethod
     def published(cls, model: str, steps: int | None = None) -> Self:
         """The method with the constants that its authors publish for a model, such as "FLUX.1-dev"."""
         raise PipelineError(f"{cls.name} has no published constants to take. Use {cls.__name__}.calibrated(record).")
@@ -133,6 +138,10 @@ class Baseline(ABC):
     def mask(self, steps: int | None = None) -> Mask:
         """The steps that a static method computes."""
         raise SearchError(f"{self.name} decides while it runs, so its steps differ from input to input. Run it to see.")
+
+    def planned(self, steps: int | None = None) -> Run:
+        """What a run of a static method computes; more than its mask where guidance branches decide apart."""
+        return Run.of(self.mask(steps))
 
     def tuned(self, value: float) -> Self:
         """The same method with its knob set."""
@@ -167,6 +176,11 @@ class Native(Baseline):
     def probes(self) -> int:
         """How many blocks run before the decision, at skipped steps too."""
         return 0
+
+    @property
+    def apart(self) -> bool:
+        """Whether each guidance branch decides for itself."""
+        return False
 
     @abstractmethod
     def branch(self, steps: int, number: int) -> Branch:

@@ -30,6 +30,8 @@ class DiCache(Native):
         gain: the furthest that a residual is extrapolated.
         difference: accumulate |change of the probe's output - change of its input| instead, the authors' alternative
             for FLUX, which goes without warm-up. None is the first kind, and `tune` may choose.
+        apart: whether guidance branches decide each by its own probe, as the authors' code for Wan has it; `tune` also
+            tries the first branch's decisions for all.
     """
 
     name: ClassVar[str] = "dicache"
@@ -41,12 +43,13 @@ class DiCache(Native):
     last: bool = True
     gain: float = 1.5
     difference: bool | None = None
+    apart: bool = False
 
     @classmethod
     def calibrated(cls, record: Record) -> DiCache:
         """Nothing to calibrate: the settings of the model's family."""
         family = "Wan2.1" if record.model.startswith("Wan") else "FLUX.1-dev"
-        return cls.published(family, record.steps)
+        return replace(cls.published(family, record.steps), apart=record.branches > 1)
 
     @classmethod
     def published(cls, model: str, steps: int | None = None) -> DiCache:
@@ -60,12 +63,18 @@ class DiCache(Native):
         return self.probe
 
     def variants(self) -> list[DiCache]:
-        """Both kinds of error that the authors have, each with warm-ups from theirs down to none.
+        """Both kinds of error that the authors have, each with warm-ups from theirs down to none; apart and together.
 
         A warm-up of a fifth of the steps is most of a small budget, and the method should not lose by that alone.
         """
         kinds = (False, True) if self.difference is None else (self.difference,)
-        return [replace(self, difference=kind, warmup=share) for kind in kinds for share in WARMUPS]
+        together = replace(self, apart=False)
+        return [
+            replace(each, difference=kind, warmup=share)
+            for each in dict.fromkeys([self, together])
+            for kind in kinds
+            for share in WARMUPS
+        ]
 
     def relaxed(self) -> DiCache | None:
         """A step less of warm-up."""
@@ -73,12 +82,12 @@ class DiCache(Native):
 
     def branch(self, steps: int, number: int) -> Branch:
         """Nothing accumulated."""
-        return _Branch(self)
+        return _Branch(self, number if self.apart else 0)
 
 
 class _Branch(Branch):
-    def __init__(self, method: DiCache) -> None:
-        self.method, self.sum = method, 0.0
+    def __init__(self, method: DiCache, number: int) -> None:
+        self.method, self.number, self.sum = method, number, 0.0
         self.before: tuple[Tensor, Tensor] | None = None  # the probe's output and input, one step ago
         self.kept: tuple[
             tuple[Tensor, Tensor], ...
@@ -89,8 +98,9 @@ class _Branch(Branch):
         method, before = self.method, self.before
         assert here.probed is not None and before is not None
         self.before = (here.probed, here.hidden)
-        # Wan's code counts the calls of both guidance branches, 2K of them, and the first branch's are the even ones.
-        end = int(method.warmup * here.steps) if method.inclusive else -(-int(2 * here.steps * method.warmup) // 2)
+        # Wan's code counts the calls of both guidance branches, 2K of them: 2k is the first one's at step k.
+        both = int(2 * here.steps * method.warmup) - self.number
+        end = int(method.warmup * here.steps) if method.inclusive else -(-both // 2)
         warm = here.step <= end if method.inclusive and method.warmup else here.step < end
         forced = warm or (method.last and here.step == here.steps - 1)
         if not forced:
@@ -126,5 +136,5 @@ class _Branch(Branch):
 
 PUBLISHED = {
     "FLUX.1-dev": DiCache(steps=30),
-    "Wan2.1": DiCache(steps=50, threshold=0.08, inclusive=False, last=False, gain=2.0, difference=False),
+    "Wan2.1": DiCache(steps=50, threshold=0.08, inclusive=False, last=False, gain=2.0, difference=False, apart=True),
 }

@@ -66,19 +66,20 @@ class Engine:
         return self.method.probes
 
     def decide(self, call: Call) -> Tensor | None:
-        """The first branch of a step decides for all; whoever has nothing to reuse computes in any case."""
+        """The first branch of a step decides for all, or each for itself; who has nothing to reuse computes anyway."""
         known, size = self.branches.get(call.key, (None, None))
         if size != call.hidden.shape:  # nothing is kept yet, or for another batch or size
             known = None
         branch = known or self.method.branch(self.steps, call.number)
         here = self._here(call)
-        if known is not None and self.decision is None:
+        if known is not None and (self.decision is None or self.method.apart):
             compute = branch.decide(here)
         else:
             compute = known is None or self.decision is True
             branch.follow(here, compute)
         if self.decision is None:
             self.decision = compute
+        self.tally.call_begins()
         if compute:
             self.tally.saw_compute()
         if compute or self.method.taps:  # around taps the blocks run at skipped steps too

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from budcache.baselines.base import Baseline, Knob, pick
-from budcache.baselines.magcache import FLUX, MagCache
+from budcache.baselines.magcache import MagCache
+from budcache.baselines.ratios import FLUX
 from budcache.baselines.tally import Tally, watched
 from budcache.errors import PipelineError
 from budcache.mask import Mask

@@ -12,7 +12,7 @@ from budcache.baselines.engine import Engine
 from budcache.baselines.installed import Installed
 from budcache.baselines.tally import Tally
 from budcache.errors import PipelineError
-from budcache.mask import Mask
+from budcache.mask import Mask, Run
 from budcache.pipeline.parts import denoisers
 from budcache.pipeline.steps import followed
 from budcache.pipeline.trunk import SPLITS, unknown
@@ -22,18 +22,22 @@ __all__ = ["Runs", "caching"]
 
 @dataclass
 class Runs:
-    """What has really happened: one mask for each finished run, in order.
+    """What has really happened in each finished run, in order.
 
-    A step counts as computed when the trunk ran for it in any guidance branch (only diffusers' and cache-dit's dynamic
-    caches decide branch by branch); probe blocks, forecasts, embedders and heads do not count.
+    What counts is whether the trunk ran; probe blocks, forecasts, embedders and heads do not count.
     """
 
-    masks: list[Mask] = field(default_factory=list)
+    finished: list[Run] = field(default_factory=list)
 
     @property
-    def calls(self) -> list[int]:
-        """Computed steps of each run."""
-        return [mask.budget for mask in self.masks]
+    def masks(self) -> list[Mask]:
+        """The steps of each run that were computed, in any guidance branch."""
+        return [run.mask for run in self.finished]
+
+    @property
+    def calls(self) -> list[float]:
+        """Model calls of each run; where one of two guidance branches was computed at a step, that is half a call."""
+        return [run.calls for run in self.finished]
 
 
 @contextmanager
@@ -61,7 +65,7 @@ def caching(pipe: Any, method: Baseline, steps: int | None = None) -> Iterator[R
                 f"{type(method).__name__} is neither a Native method nor an Installed one, so there is no telling how "
                 "to run it. Derive it from budcache.baselines.Native."
             )
-        yield Runs(tally.masks)
+        yield Runs(tally.runs)
 
 
 def _check(pipe: Any) -> None:

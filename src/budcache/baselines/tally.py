@@ -1,4 +1,4 @@
-"""Counting: which steps of each run were computed."""
+"""Counting: which calls of each run were computed."""
 
 from __future__ import annotations
 
@@ -9,48 +9,52 @@ from typing import Any
 from torch import Tensor
 
 from budcache.errors import PipelineError
-from budcache.mask import Mask
+from budcache.mask import Run
 from budcache.pipeline.trunk import blocks_of, transformers
 
 __all__ = ["Counting", "Tally", "counting", "watched"]
 
 
 class Tally:
-    """Keeps one mask for each finished run. It is a `pipeline.steps.Listener`.
+    """Keeps what each finished run computed. It is a `pipeline.steps.Listener`.
 
-    A step counts as computed if anybody says `saw_compute` between its beginning and its end.
+    It is told of every call of a transformer, and then whether its trunk was run.
 
     Attributes:
-        masks: of the finished runs, in order.
+        runs: those that are finished, in order.
         at_start: called at the start of every run.
     """
 
     def __init__(self) -> None:
-        self.masks: list[Mask] = []
+        self.runs: list[Run] = []
         self.at_start: list[Callable[[], None]] = []
-        self._bits: list[bool] = []
-        self._computed = False
+        self._steps: list[tuple[bool, ...]] = []
+        self._calls: list[bool] = []  # of the step that is open
+
+    def call_begins(self) -> None:
+        """A transformer is called; nothing is computed so far."""
+        self._calls.append(False)
 
     def saw_compute(self) -> None:
-        """The trunk was run at this step."""
-        self._computed = True
+        """The trunk was run in this call."""
+        self._calls[-1:] = [True]
 
     def run_begins(self, sigmas: Tensor | None) -> Tensor | None:
         """Nothing is left of the run before, finished or not."""
-        self._bits = []
+        self._steps = []
         for start in self.at_start:
             start()
         return None
 
     def step_begins(self, step: int) -> None:
-        """Not computed so far."""
-        self._computed = False
+        """No calls so far."""
+        self._calls = []
 
     def step_ends(self, step: int, last: bool) -> None:
-        """Count the step; the last one finishes the run."""
-        self._bits.append(self._computed)
+        """Keep the step; the last one finishes the run."""
+        self._steps.append(tuple(self._calls) or (False,))
         if last:
-            self.masks.append(Mask(tuple(self._bits)))
+            self.runs.append(Run(tuple(self._steps)))
 
     def run_ends(self) -> None:
         """There is nothing to let go of."""
@@ -76,9 +80,10 @@ def counting(pipe: Any) -> Iterator[Counting]:
 
 @contextmanager
 def watched(pipe: Any, tally: Tally) -> Iterator[None]:
-    """Tell a tally whenever the last block of a trunk does its work: its attention makes queries."""
+    """Tell a tally of every call, and whenever the last block of a trunk does its work: its attention makes queries."""
     with ExitStack() as undo:
         for transformer in transformers(pipe):
+            undo.callback(transformer.register_forward_pre_hook(lambda *_: tally.call_begins()).remove)
             last = blocks_of(transformer)[-1]
             queries = [module for name, module in last.named_modules() if name.split(".")[-1] in ("to_q", "to_qkv")]
             if not queries:

@@ -21,7 +21,7 @@ from budcache.baselines.base import Baseline
 from budcache.baselines.record import Record, Sample, call, record
 from budcache.baselines.runs import caching
 from budcache.errors import SearchError
-from budcache.mask import Mask
+from budcache.mask import Run
 
 __all__ = ["Choice", "Tuner", "tune"]
 
@@ -69,7 +69,7 @@ def tune(pipe: Any, method: Method, budget: int, samples: Sequence[Sample], step
 class _Trial:
     """What a setting did on the first samples: its calls, and how near to the full runs it ended, in decibels."""
 
-    calls: list[int]
+    calls: list[float]
     nearness: list[float]
 
     def mean_calls(self, count: int) -> float:
@@ -104,7 +104,7 @@ class Tuner(Generic[Method]):
     ) -> None:
         self.pipe, self.method, self.samples, self.batch, self.spent = pipe, method, samples, batch, spent
         self.steps = method.steps if steps is None else steps
-        self.sample_calls = 0
+        self.sample_calls = 0.0
         self._known = known
         self._trials: dict[str, _Trial] = {}
         self._points: dict[str, dict[float, Method]] = {}  # of each variant, by value of the knob
@@ -121,7 +121,7 @@ class Tuner(Generic[Method]):
             )
         before = self.sample_calls
         settings = self._static(budget) if self.method.static else self._dynamic(budget)
-        return Choice(tuple(settings), len(self.samples), self.sample_calls - before)
+        return Choice(tuple(settings), len(self.samples), round(self.sample_calls - before))
 
     # Methods that know their steps beforehand
 
@@ -133,7 +133,7 @@ class Tuner(Generic[Method]):
         return [(self._best(self._masks[calls]), float(calls)) for calls in sides]
 
     @cached_property
-    def _masks(self) -> dict[int, list[Method]]:
+    def _masks(self) -> dict[float, list[Method]]:
         """All settings that differ, by their calls; the method's own come first."""
         found: dict[Hashable, Method] = {}
         variants = self.method.variants()
@@ -142,16 +142,16 @@ class Tuner(Generic[Method]):
             settings = [each for each in solved if each is not None]
             for setting in settings or map(variant.tuned, _values(variant, self.steps, len(variants))):
                 found.setdefault(setting.pattern(self.steps), setting)
-        groups: dict[int, list[Method]] = {}
+        groups: dict[float, list[Method]] = {}
         for setting in found.values():
-            groups.setdefault(setting.mask(self.steps).budget, []).append(setting)
+            groups.setdefault(setting.planned(self.steps).calls, []).append(setting)
         return groups
 
     def _best(self, settings: list[Method]) -> Method:
         if len(settings) == 1 or not self.samples:
             return settings[0]
         if len(settings) > MOST:
-            settings = sorted(settings, key=lambda setting: self._harm(setting.mask(self.steps)))[:MOST]
+            settings = sorted(settings, key=lambda setting: self._harm(setting.planned(self.steps)))[:MOST]
         count = min(FEW, len(self.samples))
         while True:
             ranked = sorted(settings, key=lambda setting: -self._trial(setting, count).quality(count))
@@ -160,14 +160,16 @@ class Tuner(Generic[Method]):
             count = min(2 * count, len(self.samples))
             settings = ranked[: max(2 if count == len(self.samples) else 1, len(ranked) // 2)]
 
-    def _harm(self, mask: Mask) -> float:
+    def _harm(self, run: Run) -> float:
         """What full runs say of a mask: how far reused residuals are from the true ones, by the length of the steps."""
-        full = self._record
+        full, masks = self._record, run.branches
         sigmas = np.array(full.sigmas) if full.sigmas is not None else np.linspace(1, 0, self.steps + 1)
-        distance, lengths = np.nan_to_num(full.mean("distance"), nan=1e9), -np.diff(sigmas)
-        return float(
-            sum(distance[start][k] * lengths[k] for start, end in mask.segments for k in range(start + 1, end))
-        )
+        lengths, total = -np.diff(sigmas), 0.0
+        for number, mask in enumerate(masks):
+            distance = np.nan_to_num(full.mean("distance", number if len(masks) > 1 else None), nan=1e9)
+            segments = [(start, k) for start, end in mask.segments for k in range(start + 1, end)]
+            total += sum(distance[start][k] * lengths[k] for start, k in segments)
+        return float(total / len(masks))
 
     # Methods that decide while they run
 
@@ -307,9 +309,9 @@ class Tuner(Generic[Method]):
                 self._spend(runs.calls[-1] * len(part))
         return trial
 
-    def _spend(self, calls: int) -> None:
-        self.sample_calls += calls
-        self.spent(calls)
+    def _spend(self, calls: float) -> None:
+        before, self.sample_calls = self.sample_calls, self.sample_calls + calls
+        self.spent(int(self.sample_calls) - int(before))
 
 
 def _nearness(latents: torch.Tensor, full: torch.Tensor) -> float:

@@ -77,7 +77,7 @@ def compare(
         int | None, typer.Option(min=2, help="How many prompts to search and tune on; default: at most 32.")
     ] = None,
     timed: Annotated[
-        str | None, typer.Option(help="Methods to time, by commas, or none; default: all, 5 to 15 pairs of runs each.")
+        str | None, typer.Option(help="Methods to time, by commas, or none; default: all, 5 to 60 pairs of runs each.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the search; samples are drawn from others.")] = 0,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once while searching.")] = None,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from budcache.comparison.folder import Folder, compares, unusable
 from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import BESIDE, CLOSE, FULL, Entry
-from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS, Speed, speed
+from budcache.comparison.timing import LEAST_PAIRS, Pair, enough
 from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
 from budcache.events import EntryDone, Phase
 from budcache.jobs.meter import Meter
-from budcache.mask import Mask
+from budcache.mask import Run
 from budcache.metrics.base import Frame
 from budcache.pipeline.parts import denoisers
 from budcache.samples.samples import fresh, seeded
@@ -65,28 +65,28 @@ class Drawing:
         """Draw all samples under a method."""
         note = f"drawing at {budget} calls"
         if not self._warm:  # whatever is set up with the first picture should not count as somebody's time
-            with plain(self.pipe, self.steps).running() as last_mask:
+            with plain(self.pipe, self.steps).running() as last_run:
                 self._drawn(0, self.steps)
-                self.meter.add(last_mask().budget)
+                self.meter.add(round(last_run().calls))
             self._warm = True
-        laps, masks = list[Lap](), list[Mask]()
-        with ready.running() as last_mask:
+        laps, runs = list[Lap](), list[Run]()
+        with ready.running() as last_run:
             for number in range(len(self.samples)):
                 sample, lap = self._drawn(number, ready.steps)
                 laps.append(lap)
-                masks.append(last_mask())
+                runs.append(last_run())
                 self.folder.keep(method, budget, number, sample)
-                self.meter.add(masks[-1].budget, note)
+                self.meter.add(round(runs[-1].calls), note)
         pairs = [] if method == FULL or not self._is_timed(method) else self._pairs(ready)
-        full = [(lap.loop, mask.budget) for lap, mask in zip(laps, masks, strict=True)] if method == FULL else []
+        full = [(lap.loop, run.calls) for lap, run in zip(laps, runs, strict=True)] if method == FULL else []
         full = full or [(pair.full, pair.full_calls) for pair in pairs] or self._drawn_full()
         name = method.removeprefix(BESIDE)
         return Entry(
             method=method,
             title=f"full run, {self.steps} steps" if method == FULL else title(name),
             budget=budget,
-            calls=tuple(mask.budget for mask in masks),
-            equivalents=self._equivalents(ready, masks) if method != FULL else tuple(float(m.budget) for m in masks),
+            calls=tuple(run.calls for run in runs),
+            equivalents=self._equivalents(ready, runs) if method != FULL else tuple(float(run.calls) for run in runs),
             seconds=tuple(lap.loop for lap in laps),
             full_seconds=tuple(seconds for seconds, _ in full),
             full_calls=tuple(calls for _, calls in full),
@@ -95,7 +95,8 @@ class Drawing:
             before_seconds=median(lap.before for lap in laps),
             after_seconds=median(lap.after for lap in laps),
             memory=max((pair.memory for pair in pairs if pair.memory), default=self._memory(laps, method)),
-            masks=tuple(masks),
+            masks=tuple(run.mask for run in runs),
+            branches=tuple(run.branches for run in runs) if any(len(set(run.branches)) > 1 for run in runs) else (),
             knob=ready.knob,
             learned_on=ready.learned_on,
             learning_calls=ready.learning_calls,
@@ -109,41 +110,39 @@ class Drawing:
         known = [lap.memory for lap in laps if lap.memory]
         return int(median(known)) if known and method == FULL else None
 
-    def _drawn_full(self) -> list[tuple[float, int]]:
+    def _drawn_full(self) -> list[tuple[float, float]]:
         """The drawn full run, for entries that are not timed."""
         entry = self.folder.drawn[FULL, self.steps].entry
         return list(zip(entry.seconds, entry.calls, strict=True))
 
     def _pairs(self, ready: Ready) -> list[Pair]:
-        """Full runs and runs of the method in turns, until their ratio is known; the first pair only warms up."""
-        full, found = plain(self.pipe, self.steps), list[Pair]()
-        for turn in range(MOST_PAIRS + 1):
-            number = turn % len(self.samples)
-            order = (full, ready) if turn % 2 else (ready, full)
-            timed = {id(each): self._run(number, each) for each in order}
-            (slow, slow_calls), (fast, calls) = timed[id(full)], timed[id(ready)]
-            if turn:
-                found.append(Pair(slow.loop, slow_calls, fast.loop, calls, fast.memory))
-            if len(found) >= LEAST_PAIRS and pace(found).known:
-                break
-        return found
+        """Full runs and runs of the method in turns."""
+        full = plain(self.pipe, self.steps)
 
-    def _run(self, number: int, ready: Ready) -> tuple[Lap, int]:
+        def pair(turn: int) -> Pair:
+            order = (full, ready) if turn % 2 else (ready, full)
+            timed = {id(each): self._run(turn % len(self.samples), each) for each in order}
+            (slow, slow_calls), (fast, calls) = timed[id(full)], timed[id(ready)]
+            return Pair(slow.loop, slow_calls, fast.loop, calls, fast.memory)
+
+        return enough(pair)
+
+    def _run(self, number: int, ready: Ready) -> tuple[Lap, float]:
         """A run that is only timed, down to its latents, and its calls."""
-        with ready.running() as last_mask:
+        with ready.running() as last_run:
             call = {**self._call(number, ready.steps), "output_type": "latent"}
             _, lap = self._clock.time(lambda: self.pipe(**call), to_the_end=True)
-            calls = last_mask().budget
-        self.meter.add(calls)
+            calls = last_run().calls
+        self.meter.add(round(calls))
         return lap, calls
 
-    def _equivalents(self, ready: Ready, masks: Sequence[Mask]) -> tuple[float, ...]:
+    def _equivalents(self, ready: Ready, runs: Sequence[Run]) -> tuple[float, ...]:
         """The operations of every sample in units of the full run's calls; counted for each number of calls once."""
         if any(_compiled(module) for module in denoisers(self.pipe).values()):
             return ()  # what a compiled network does cannot be seen
-        first = {mask.budget: number for number, mask in reversed(list(enumerate(masks)))}
+        first = {run.calls: number for number, run in reversed(list(enumerate(runs)))}
         known = {calls: self._count(number, ready)[0] / self._full_call(number) for calls, number in first.items()}
-        return tuple(round(known[mask.budget], 4) for mask in masks)
+        return tuple(round(known[run.calls], 4) for run in runs)
 
     def _full_call(self, number: int) -> float:
         """Operations of one call of the full run, of samples of this size."""
@@ -153,14 +152,14 @@ class Drawing:
             self._per_call[size] = total / calls
         return self._per_call[size]
 
-    def _count(self, number: int, ready: Ready) -> tuple[int, int]:
+    def _count(self, number: int, ready: Ready) -> tuple[int, float]:
         """The operations and the calls of a run."""
         from budcache.baselines.operations import counted
 
-        with ready.running() as last_mask, counted(self.pipe) as operations:
+        with ready.running() as last_run, counted(self.pipe) as operations:
             self.pipe(**{**self._call(number, ready.steps), "output_type": "latent"})
-            calls = last_mask().budget
-        self.meter.add(calls)
+            calls = last_run().calls
+        self.meter.add(round(calls))
         return operations.total, calls
 
     @cached_property
@@ -186,22 +185,6 @@ class Drawing:
                 "number format (float16 overflows where bfloat16 does not)."
             )
         return sample, lap
-
-
-class Pair(NamedTuple):
-    """A full run and a run of a method, one after the other: seconds of their loops, and calls."""
-
-    full: float
-    full_calls: int
-    own: float
-    calls: int
-    memory: int | None
-
-
-def pace(pairs: Sequence[Pair]) -> Speed:
-    """The speed-up that pairs tell."""
-    full, full_calls, own, calls, _ = zip(*pairs, strict=True)
-    return speed(own, calls, full, full_calls)
 
 
 def _compiled(module: Any) -> bool:

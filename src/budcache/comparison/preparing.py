@@ -17,7 +17,7 @@ from budcache.comparison.settings import Settings, described
 from budcache.errors import BudcacheError, BudcacheWarning, FileError, PolicyError
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import Setup
-from budcache.mask import Mask
+from budcache.mask import Mask, Run
 from budcache.policy import Ladder, Origin, Policy
 from budcache.samples.samples import seeded
 from budcache.wording import quote
@@ -31,9 +31,9 @@ RUNS = 150  # of one sample at one budget that choosing a method's settings take
 
 @dataclass(frozen=True)
 class Ready:
-    """A method at a budget: `running` puts it on the pipeline and gives a function that tells the last run's mask."""
+    """A method at a budget: `running` puts it on the pipeline, and what it gives tells what the last run computed."""
 
-    running: Callable[[], AbstractContextManager[Callable[[], Mask]]]
+    running: Callable[[], AbstractContextManager[Callable[[], Run]]]
     steps: int  # to ask the pipeline for
     knob: str | None = None
     learned_on: int | None = None  # samples that it was searched, fitted or tuned on
@@ -84,7 +84,12 @@ class Preparation:
             return sum(expected_calls(method, self.steps, those, len(self.calibration), wan) for those in groups)
         given = self.settings
         missing = [budget for budget in self.budgets if given is None or given.find(method, budget) is None]
-        return min(RUNS, 5 * len(self.calibration)) * sum(missing)
+        if not missing:
+            return 0
+        from budcache.baselines import BASELINES
+
+        own = BASELINES[method].calibration_calls(self.steps, len(self.calibration))
+        return own + min(RUNS, 5 * len(self.calibration)) * sum(missing)
 
     def ready(self, method: str, budget: int) -> list[Ready]:
         """Bring a method to a budget; who does not meet it exactly has settings on both sides, the nearest first."""
@@ -114,7 +119,7 @@ class Preparation:
         own = plain(self.pipe, budget)
 
         @contextmanager
-        def running() -> Iterator[Callable[[], Mask]]:
+        def running() -> Iterator[Callable[[], Run]]:
             with solved_by(self.pipe, method), own.running() as last:
                 yield last
 
@@ -185,11 +190,11 @@ class Preparation:
         from budcache.pipeline import applied
 
         @contextmanager
-        def running() -> Iterator[Callable[[], Mask]]:
+        def running() -> Iterator[Callable[[], Run]]:
             with applied(self.pipe, policy) as handle:
                 before = handle.stats()
 
-                def last() -> Mask:
+                def last() -> Run:
                     nonlocal before
                     now = handle.stats()
                     calls, reused, before = now.calls - before.calls, now.reused - before.reused, now
@@ -199,7 +204,7 @@ class Preparation:
                         raise BudcacheError(
                             f"a policy of {mask.budget} calls made {calls} of them. Please report this as a bug."
                         )
-                    return mask
+                    return Run.of(mask)
 
                 yield last
 
@@ -246,6 +251,7 @@ class Preparation:
             full = self._record
             with counting(self.pipe) as own:  # LeMiCa has runs of its own
                 made = BASELINES[method].calibrated(full)
+            self.meter.add(own.count // full.branches)
             spent = self.steps * len(self._tuning) + own.count // full.branches
             tuner = Tuner(self.pipe, made, self._tuning, known=full, batch=self.batch, spent=self.meter.add)
             self._tuners[method] = tuner, spent
@@ -264,13 +270,13 @@ class Preparation:
             for each, calls in choice.settings
         ]
 
-    def _cached(self, method: Any) -> Callable[[], AbstractContextManager[Callable[[], Mask]]]:
+    def _cached(self, method: Any) -> Callable[[], AbstractContextManager[Callable[[], Run]]]:
         from budcache.baselines import caching
 
         @contextmanager
-        def running() -> Iterator[Callable[[], Mask]]:
+        def running() -> Iterator[Callable[[], Run]]:
             with caching(self.pipe, method, self.steps) as runs:
-                yield lambda: runs.masks[-1]
+                yield lambda: runs.finished[-1]
 
         return running
 
@@ -288,16 +294,16 @@ def plain(pipe: Any, steps: int) -> Ready:
     """The pipeline as it is, with so many steps; image-to-image may start midway and make fewer."""
 
     @contextmanager
-    def told() -> Iterator[Callable[[], Mask]]:
-        yield lambda: Mask.full(max(1, min(int(pipe.num_timesteps), steps)))
+    def told() -> Iterator[Callable[[], Run]]:
+        yield lambda: Run.of(Mask.full(max(1, min(int(pipe.num_timesteps), steps))))
 
     @contextmanager
-    def counted() -> Iterator[Callable[[], Mask]]:
+    def counted() -> Iterator[Callable[[], Run]]:
         from budcache.pipeline.steps import followed
 
         count = _Count()
         with followed(pipe, steps, count):
-            yield lambda: Mask.full(count.steps)
+            yield lambda: Run.of(Mask.full(count.steps))
 
     # Most pipelines tell how many steps they ran; modular ones do not.
     return Ready(told if hasattr(type(pipe), "num_timesteps") else counted, steps)

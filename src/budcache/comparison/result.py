@@ -65,6 +65,8 @@ class Measure(Value):
 
 
 Samples = Field(min_length=1, max_length=MAX_SAMPLES, fail_fast=True)
+# Of a run: whole, but where guidance branches decide apart a step may count by a part.
+Calls = Annotated[Count, Field(ge=1)] | Annotated[Number, Field(ge=1)]
 
 
 class Entry(Value):
@@ -73,17 +75,18 @@ class Entry(Value):
     method: Text
     title: Text
     budget: Count  # that was asked for; a method with a threshold may make more calls or fewer
-    calls: Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Samples]
+    calls: Annotated[tuple[Calls, ...], Samples]
     equivalents: tuple[Number, ...] = ()  # the network's operations, in units of whole calls; none where not counted
     seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of the loop, while drawing
     full_seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of full runs' loops, in pairs with
-    full_calls: Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Samples]
+    full_calls: Annotated[tuple[Calls, ...], Samples]
     timed_seconds: tuple[Annotated[Number, Field(gt=0)], ...] = ()  # these of the method; none where not timed
-    timed_calls: tuple[Annotated[Count, Field(ge=1)], ...] = ()
+    timed_calls: tuple[Calls, ...] = ()
     before_seconds: Number | None = None  # of text encoders, for each sample
     after_seconds: Number | None = None  # and of the decoder
     memory: Count | None = None  # the most that a timed run had in use, in bytes
     masks: Annotated[tuple[MaskField, ...], Samples]  # of the steps that ran: image-to-image may start midway
+    branches: tuple[tuple[MaskField, ...], ...] = ()  # of each guidance branch, where they decided apart
     values: dict[str, Numbers] = Field(default_factory=dict)  # by metric, once measured: of this setting, see `quality`
     knob: Text | None = None  # what it was tuned to
     learned_on: Count | None = None  # samples that it was searched, fitted or tuned on, where that is known
@@ -99,6 +102,8 @@ class Entry(Value):
                 f"{self.method} has {len(self.full_seconds)} times and {len(self.full_calls)} calls of full runs; "
                 "give as many of both"
             )
+        if self.branches and len(self.branches) != len(self.calls):
+            raise ValueError(f"{self.method} has masks of branches of {len(self.branches)} samples, not of all")
         if self.equivalents and len(self.equivalents) != len(self.calls):
             raise ValueError(f"{self.method} has call-equivalents of {len(self.equivalents)} samples, not of all")
         if len(self.timed_seconds) != len(self.timed_calls) or len(self.timed_seconds) not in (0, len(self.full_calls)):
@@ -170,6 +175,11 @@ class Entry(Value):
     def speedup(self) -> float:
         """How many times faster than the full run, typically."""
         return self.speed.median
+
+    @property
+    def made(self) -> tuple[Mask, ...]:
+        """All that was computed, to draw: the samples' masks, of every branch where branches decided apart."""
+        return tuple(mask for those in self.branches for mask in those) or self.masks
 
     @property
     def usual_mask(self) -> Mask:

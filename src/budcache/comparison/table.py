@@ -23,7 +23,7 @@ from budcache.storage.files import write_text
 __all__ = ["NOISY", "NOTES", "Cell", "cells", "equivalents", "heading", "notes", "rows", "text", "write_csv"]
 
 SECONDS, FIRST = 2, 4  # the places in a row of the loop's seconds and of the first metric
-NOISY = "speed-ups that are not known to 5 % after 15 pairs of runs, or are above what the calls allow, are not printed"
+NOISY = "speed-ups not known to 5 % after many pairs of runs, or above what the calls allow, are not printed"
 NOTES = {
     "undecided": "= within two standard errors of the best, sample by sample: undecided",
     "between": "a | b calls: two settings on both sides of the budget; the row is what lies between them at the budget",

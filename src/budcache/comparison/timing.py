@@ -3,6 +3,7 @@
 What is compared is the denoising loop, without text encoders and decoder, which no method touches. A pair sees the same
 machine, so its ratio does not drift; the median of the ratios is not moved by a few disturbed pairs; and pairs are run
 until the median is known to 5 %. If it is not after many of them, it is not measurable here, and no number is printed.
+What counts as many depends on how long they take: small models are the ones that a busy machine disturbs most.
 
 A method saves calls and nothing else, so it cannot be faster than the full run by more than the ratio of the calls. A
 measurement that says otherwise has failed.
@@ -11,13 +12,15 @@ measurement that says otherwise has failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["LEAST_PAIRS", "MOST_PAIRS", "NOT_MEASURABLE", "NOT_TIMED", "Speed", "speed"]
+__all__ = ["LEAST_PAIRS", "NOT_MEASURABLE", "NOT_TIMED", "Pair", "Speed", "enough", "pace", "speed"]
 
-LEAST_PAIRS, MOST_PAIRS = 5, 15
+LEAST_PAIRS, MANY_PAIRS, MOST_PAIRS = 5, 15, 60
+SECONDS = 20.0  # within which more than `MANY_PAIRS` are run
 KNOWN = 0.05  # the half-width of its interval, as a share of a speed-up that counts as known
 NOT_MEASURABLE, NOT_TIMED = "not measurable here", "not timed"
 TO_SIGMA = 1.4826  # the standard deviation of normal values whose median absolute deviation is 1
@@ -44,8 +47,40 @@ class Speed(NamedTuple):
         return NOT_TIMED if not self.pairs else NOT_MEASURABLE if self.noisy else f"{self.median:.2f}x"
 
 
+class Pair(NamedTuple):
+    """A full run and a run of a method, one after the other: seconds of their loops, and calls."""
+
+    full: float
+    full_calls: float
+    own: float
+    calls: float
+    memory: int | None = None
+
+
+def enough(run: Callable[[int], Pair], clock: Callable[[], float] = time.monotonic) -> list[Pair]:
+    """Pairs until their ratio is known: 15 at most, and where they are quick 60 within 20 seconds.
+
+    Args:
+        run: makes the pair of a number; the first one, number 0, only warms up.
+        clock: seconds.
+    """
+    run(0)
+    begin, found = clock(), list[Pair]()
+    while len(found) < MANY_PAIRS or (len(found) < MOST_PAIRS and clock() - begin < SECONDS):
+        found.append(run(len(found) + 1))
+        if len(found) >= LEAST_PAIRS and pace(found).known:
+            break
+    return found
+
+
+def pace(pairs: Sequence[Pair]) -> Speed:
+    """The speed-up that pairs tell."""
+    full, full_calls, own, calls, _ = zip(*pairs, strict=True)
+    return speed(own, calls, full, full_calls)
+
+
 def speed(
-    seconds: Sequence[float], calls: Sequence[int], full_seconds: Sequence[float], full_calls: Sequence[int]
+    seconds: Sequence[float], calls: Sequence[float], full_seconds: Sequence[float], full_calls: Sequence[float]
 ) -> Speed:
     """The speed-up from pairs of runs.
 

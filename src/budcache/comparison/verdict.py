@@ -12,7 +12,7 @@ from budcache.comparison.methods import OURS
 from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.wording import several
 
-__all__ = ["Lead", "best_other", "headline", "lead", "main_budget", "tail_lead"]
+__all__ = ["Lead", "best_other", "headline", "lead", "main_budget", "tail_lead", "why_this_budget"]
 
 ERRORS = 2  # standard errors that a lead must exceed to count
 RESAMPLES = 2000  # of the samples, for the error of a percentile
@@ -60,8 +60,19 @@ def tail_lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
 
 
 def main_budget(comparison: Comparison) -> int:
-    """The budget to put forward: the one in the middle, of two the larger."""
+    """The budget to put forward: the one in the middle, of two the larger, which claims less."""
     return comparison.budgets[len(comparison.budgets) // 2]
+
+
+def why_this_budget(comparison: Comparison) -> str:
+    """Why the headline is of that budget, in a sentence; empty where there is but one."""
+    budgets = comparison.budgets
+    if len(budgets) == 1:
+        return ""
+    which = "the middle one" if len(budgets) % 2 else "the larger of the two in the middle"
+    which = "the larger one" if len(budgets) == 2 else which
+    listed = f"{', '.join(map(str, budgets[:-1]))} and {budgets[-1]}"
+    return f"{main_budget(comparison)} calls are put forward as {which} of {listed}, whatever came of them."
 
 
 def headline(comparison: Comparison) -> str:

@@ -207,9 +207,10 @@ def strips(comparison: Comparison, entries: Iterable[Entry]) -> list[Strip]:
     """The masks of some entries, with how many there are."""
     found = []
     for entry in entries:
-        masks, longest = len(set(entry.masks)), max(map(len, entry.masks))
-        one = "one mask" if longest >= len(comparison.full.usual_mask) else f"its own {longest} steps"
-        found.append(strip(entry.masks, entry.title, f"{masks} masks" if masks > 1 else one))
+        masks, longest = len(set(entry.branches or entry.masks)), max(map(len, entry.masks))
+        one = "a mask for each guidance branch" if entry.branches else "one mask"
+        one = one if longest >= len(comparison.full.usual_mask) else f"its own {longest} steps"
+        found.append(strip(entry.made, entry.title, f"{masks} masks" if masks > 1 else one))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from budcache.comparison.result import Comparison
 from budcache.comparison.table import notes
-from budcache.comparison.verdict import headline, main_budget
+from budcache.comparison.verdict import headline, main_budget, why_this_budget
 from budcache.report import promises, svg, view
 from budcache.report.charts import Scoring, convergence, curve, strips, styles
 from budcache.report.exports import packed
@@ -54,6 +54,7 @@ def _values(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "title": f"{len(comparison.methods)} ways to fewer model calls, on {model}",
         "hero": view.hero(comparison),
         "headline": view.unbroken(headline(comparison)),
+        "why": why_this_budget(comparison),
         "budgets": budgets,
         "chosen": budgets.index(main_budget(comparison)) if main_budget(comparison) in budgets else 0,
         "most_tabs": max(len(curves), len(budgets)),

@@ -93,6 +93,8 @@ def kept(comparison: Comparison, file: str | None, folder: Path) -> list[Kept]:
         if rung is None or rung.quality is None or rung.quality.psnr is None or measure is None or summed is None:
             continue
         promised = measure.spoken(rung.quality.psnr, rung.quality.psnr_error)
+        if rung.quality.used_to_fit:  # how they scatter says nothing of others
+            promised = f"less than {measure.spoken(rung.quality.psnr)}"
         measured = measure.spoken(summed.mean, summed.error)
         found.append(Kept(budget, promised, _grounds(rung.quality), measured, measure.spoken(summed.worst)))
     return found

@@ -16,6 +16,7 @@ __all__ = ["describe", "strip"]
 
 COMPUTED, REUSED = "█", "·"
 FEW = 4  # samples, on which a mean does not say much
+LESS = "4 to 12"  # as measured on the embedded models with four prompts
 MORE = " (from 8 prompts on, some are kept out to measure by)"
 
 
@@ -48,7 +49,7 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
         "reuse": [rung.reuse_text for rung in rungs],
         "sigmas": ["-" if rung.sigmas is None else "own" for rung in rungs],
         "loss": [_number(quality.calibration_loss, ".2e") for quality in qualities],
-        "PSNR": [_psnr(quality) for quality in qualities],
+        "PSNR": [quality.short or "-" for quality in qualities],
         "gain": ["-" if not rung.refined else _gain(rung) for rung in rungs],
     }
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -72,13 +73,6 @@ def _signed(gain: float) -> str:
     return f"{round(gain, 1) + 0.0:+.1f}"  # never -0.0
 
 
-def _psnr(quality: Quality) -> str:
-    """The mean with its standard error."""
-    if quality.psnr is None:
-        return "-"
-    return f"{quality.psnr:.1f}" + ("" if quality.psnr_error is None else f" ± {quality.psnr_error:.1f}")
-
-
 def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     """What the columns mean."""
     first = rungs[0]
@@ -92,12 +86,13 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
             if len(counts) < 2
             else f"{counts[0]} to {counts[-1]} samples"
         )
-        what = "mean" if all(quality.psnr_error is None for quality in measured) else "mean and standard error"
         fitted = any(quality.used_to_fit for quality in measured)
+        plain = all(quality.psnr_error is None or quality.used_to_fit for quality in measured)
+        what = "mean" if plain else "mean and standard error"
         where = "that the search was made on" if fitted else "kept out of the search; loss on the others"
         lines.append(f"PSNR in decibels to the run of {steps} steps: {what} on {on} {where}")
         if fitted:
-            lines.append(f"the policies were made on these samples; on new prompts expect several dB less{MORE}")
+            lines.append(f"< the policies were made on these samples; on new prompts expect {LESS} dB less{MORE}")
         elif any(quality.used_to_choose for quality in measured):
             lines.append("the policies were also chosen by these samples, so on new prompts expect a little less")
         if counts and counts[0] < FEW and not fitted:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from budcache.baselines import Baseline, Branch, Native, Record, caching, record, tune
+from budcache.baselines import Baseline, Branch, Record, caching, record, tune
 from budcache.baselines.record import call
 from budcache.errors import SearchError
 from budcache.mask import Mask
@@ -125,13 +125,11 @@ class BaselineContract:
         tuned = self.tuned()
         with _counted(self.pipe()) as made, caching(self.pipe(), tuned, self.steps) as runs:
             self._run()
-        (mask,) = runs.masks
-        branches, odd = divmod(len(every), len(mask))
+        (ran,) = runs.finished
+        branches, odd = divmod(len(every), len(ran.steps))
         assert not odd, "the pipeline itself does not call its transformer equally often at every step"
-        if tuned.static or isinstance(tuned, Native):
-            assert len(made) == mask.budget * branches
-        else:  # other libraries decide for each guidance branch, and a step counts if any of them computes
-            assert mask.budget <= len(made) <= mask.budget * branches
+        assert {len(step) for step in ran.steps} == {branches}, "not every guidance branch was counted"
+        assert len(made) == round(ran.calls * branches)
 
     def test_a_static_method_runs_its_mask(self) -> None:
         method, tuned = self._method(), self.tuned()
@@ -145,6 +143,7 @@ class BaselineContract:
             self._run(0)
             self._run(1)
         assert runs.masks == [tuned.mask(self.steps)] * 2
+        assert runs.calls == [tuned.planned(self.steps).calls] * 2
 
     def test_a_static_method_treats_a_batch_as_its_samples(self) -> None:
         tuned = self.tuned()
@@ -178,7 +177,7 @@ class BaselineContract:
                 assert len(runs.masks) == 1, "a run that was left is not a finished one"
                 assert torch.equal(self._run(), wanted), "with the broken run's frames alive"
                 assert torch.equal(self._run(callback_on_step_end=_dropping(kept)), wanted), "and let go midway"
-                del runs.masks[1:]
+                del runs.finished[1:]
         self._broken(0, 2, tuned)
         assert torch.equal(self._run(), before)
 
