@@ -13,9 +13,10 @@ from comparisons import LPIPS, STEPS, comparison, draw, film
 from PIL import Image
 
 from budcache import Ladder, Mask, Policy
-from budcache.comparison import Comparison
+from budcache.comparison import Comparison, Measure
 from budcache.comparison.folder import picture
 from budcache.comparison.table import rows
+from budcache.metrics import METRICS
 from budcache.provenance import Quality
 from budcache.report import exports, promises
 from budcache.report.gallery import AMPLIFIED, gallery
@@ -164,7 +165,25 @@ def test_promises_stand_beside_what_came_of_them(tmp_path):
     summed = found.entry("budcache", 3).summed(found.measures[0])
     assert kept.measured == f"{summed.mean:.1f} ± {summed.error:.1f} dB"
     assert kept.promised in page(found, tmp_path)
+    assert kept.moving == {}, "pictures have no steadiness"
     assert promises.kept(found, "gone.json", tmp_path) == promises.kept(found, None, tmp_path) == []
+
+
+def test_a_page_of_videos_tells_their_steadiness_beside_their_psnr(tmp_path):
+    ladder = Ladder.of([Policy(mask=Mask.uniform(STEPS, 3), quality=Quality(psnr=25.0, samples=4))])
+    ladder.save(tmp_path / "budcache.ladder.json")
+    found = comparison()
+    entries = [
+        one.model_copy(update={"values": {**one.values, "steadiness": (31.5, 32.5, 36.5)}}) for one in found.entries
+    ]
+    measures = (found.measures[0], Measure.of(METRICS["steadiness"]))
+    found = found.model_copy(update={"entries": tuple(entries), "measures": measures})
+    (kept,) = promises.kept(found, "budcache.ladder.json", tmp_path)
+    assert kept.moving == {"Steadiness": "33.5 ± 1.5 dB"}
+    table = per_prompt(found, 3)
+    assert table.moving == ["Steadiness, budcache"]
+    assert {row.number: row.moving for row in table.rows} == {0: ["31.50"], 1: ["32.50"], 2: ["36.50"]}
+    assert "33.5 ± 1.5 dB" in page(found, tmp_path) and "Steadiness, budcache" in page(found, tmp_path)
 
 
 def test_dots_tell_the_calls_of_every_sample():

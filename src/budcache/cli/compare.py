@@ -68,7 +68,13 @@ def compare(
     folder: Annotated[Path, typer.Option("--out", "-o", help="A folder; the same command goes on in it.")] = Path(
         "comparison"
     ),
-    metrics: Annotated[str, typer.Option(help="psnr, ssim, lpips, clip-b, clip-l, imagereward, hpsv2.")] = "psnr,ssim",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="psnr, ssim, lpips, clip-b, clip-l, imagereward, hpsv2; of videos worst-frame and steadiness, too. "
+            "Default: psnr,ssim, and for videos these two."
+        ),
+    ] = None,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy or ladder file to compare, too.")] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to measure on.")
@@ -140,7 +146,7 @@ def compare(
             calibration=learned_on,
             folder=folder,
             methods=names,
-            metrics=_names(metrics, "--metrics"),
+            metrics=None if metrics is None else _names(metrics, "--metrics"),
             policies=ladders,
             seed=seed,
             batch=batch or (EMBEDDED_BATCH if embedded else 1),

@@ -58,6 +58,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Draw pictures or videos, under a policy or in full."""
+    from budcache.pipeline.arguments import makes_videos
     from budcache.storage import media
 
     chosen = _choose(policy, budget)
@@ -78,7 +79,7 @@ def generate(
         strength=strength,
     )
     jobs = [(text, seed + i) for text in prompt for i in range(count)]
-    video = _makes_video(pipe)
+    video = makes_videos(pipe)
     paths = _paths(out_path or Path("out").with_suffix(media.ending(video)), len(jobs))
     for path in paths:  # before the work, not after it
         media.check_format(path, video)
@@ -108,13 +109,6 @@ def _choose(path: Path | None, budget: int | None) -> Policy | None:
     from budcache.pipeline.serving import choose
 
     return choose(path, budget)
-
-
-def _makes_video(pipe: Any) -> bool:
-    """Known before it has run: pipelines that make videos let one choose the number of frames."""
-    from budcache.pipeline.arguments import arguments
-
-    return not {"num_frames", "frames", "video_length"}.isdisjoint(arguments(pipe))
 
 
 def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:

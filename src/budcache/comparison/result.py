@@ -42,6 +42,7 @@ class Measure(Value):
     digits: Annotated[int, Strict(), Field(ge=0, le=12)] = 3
     higher: Annotated[bool, Strict()] = True  # is better
     reference: Annotated[bool, Strict()] = True  # compares with the full run
+    moving: Annotated[bool, Strict()] = False  # is of videos alone
 
     @classmethod
     def of(cls, metric: Metric | type[Metric]) -> Measure:

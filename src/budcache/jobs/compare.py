@@ -23,6 +23,7 @@ from budcache.jobs.meter import Meter
 from budcache.jobs.setup import check_call
 from budcache.jobs.watching import watching
 from budcache.metrics import METRICS, Metric, metric
+from budcache.metrics import usual as usual_metrics
 from budcache.options import check_budgets, one_or_several, whole
 from budcache.policy import Ladder
 from budcache.samples.samples import digest, settings_of, take_samples
@@ -106,6 +107,17 @@ class CompareConfig:
     def check_pipeline(self, pipe: Any) -> None:
         """Refuse arguments that the pipeline does not take, before it runs."""
         check_call(pipe, (*self.samples, *self.calibration), "comparison", OURS_TO_SAY)
+        moving = next((METRICS[name] for name in self.metrics if METRICS[name].moving), None)
+        if moving is not None and not self.makes_videos(pipe):
+            raise SearchError(
+                f"{moving.title} is of videos, and {type(pipe).__name__} makes pictures here. Leave {moving.name} out."
+            )
+
+    def makes_videos(self, pipe: Any) -> bool:
+        """Whether all samples will be videos: of more frames than one."""
+        from budcache.pipeline.arguments import makes_videos
+
+        return makes_videos(pipe) and all(settings_of(sample).get("frames") != 1 for sample in self.samples)
 
 
 @known_options
@@ -120,7 +132,7 @@ def compare(
     calibration_samples: Sequence[Mapping[str, Any]] = (),
     folder: str | os.PathLike[str],
     methods: Sequence[str] | None = None,
-    metrics: Sequence[str] = ("psnr", "ssim"),
+    metrics: Sequence[str] | None = None,
     policies: Mapping[str, Ladder] | None = None,
     seed: int = 0,
     batch: int = 1,
@@ -153,7 +165,8 @@ def compare(
         methods: names from `budcache.comparison.methods.METHODS`; None is all that are installed, without the slow
             published search. The full run always takes part. A method that cannot serve this pipeline is left out,
             with its reason.
-        metrics: names from `budcache.metrics.METRICS`.
+        metrics: names from `budcache.metrics.METRICS`; None is PSNR and SSIM, of videos the worst frame and the
+            steadiness as well.
         policies: ladders to compare as well, by a name of your choice; one called "budcache", "budcache-plain" or
             "authors" is taken instead of a search, and other methods' names are refused.
         seed: of the searches.
@@ -180,7 +193,7 @@ def compare(
         else (),
         folder=Path(folder),
         methods=tuple(dict.fromkeys([*(usual() if methods is None else methods), *given])),
-        metrics=tuple(dict.fromkeys(metrics)),
+        metrics=tuple(dict.fromkeys(() if metrics is None else metrics)),
         policies=given,
         seed=seed,
         batch=whole("batch", batch),
@@ -188,6 +201,8 @@ def compare(
         timed=None if timed is None else tuple(timed),
     )
     config.check_pipeline(pipe)
+    if metrics is None:
+        config = replace(config, metrics=usual_metrics(config.makes_videos(pipe)))
     _warn_of_shared_prompts(config)
     judges = _judges(pipe, config.metrics)
     config = replace(config, metrics=tuple(judge.name for judge in judges))
