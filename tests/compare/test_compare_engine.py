@@ -53,7 +53,7 @@ def test_a_video_is_measured_and_kept_as_one(tmp_path):
     assert "Steadiness↑" in shown and f"Steadiness, {found.entry('uniform', 2).title}" in shown
     assert found.entry("uniform", 4).values["psnr"] == (100.0,)  # every step computed: the full run, bit for bit
     assert np.load(tmp_path / "samples" / "full-4" / "000.npy").ndim == 4
-    assert (tmp_path / "pictures" / "uniform-2" / "000.gif").read_bytes().startswith(b"GIF")
+    assert (tmp_path / "pictures" / "uniform-2" / "000.webp").read_bytes().startswith(b"RIFF")
     assert (tmp_path / "pictures" / "uniform-2" / "000.png").read_bytes().startswith(b"\x89PNG")
 
 

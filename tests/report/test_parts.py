@@ -112,23 +112,38 @@ def test_small_pictures_are_kept_whole_and_differences_amplified(tmp_path):
             assert np.array_equal(pixels(shot.difference), np.repeat((AMPLIFIED * apart).clip(0, 255), 3, axis=2))
 
 
-@pytest.mark.parametrize("numbers", [True, False])
-def test_a_video_is_a_strip_of_its_frames(tmp_path, numbers):
+@pytest.mark.parametrize(("numbers", "ending"), [(True, ".webp"), (False, ".webp"), (False, ".gif")])
+def test_a_video_is_a_strip_of_its_frames(tmp_path, numbers, ending):
     found = comparison(budgets=(3,), methods=("budcache",))
-    frames = film(found, tmp_path, numbers=numbers)
+    frames = film(found, tmp_path, numbers=numbers, ending=ending)
     shown = gallery(found, tmp_path, ROOM)
     assert (shown.size, shown.frames) == ((24, 16), 4)
     for original, (shot,) in zip(shown.originals, shown.shots[3], strict=True):
         strip, kept = pixels(shot.picture), frames["budcache", 3, original.number]
         assert strip.shape == (16, 4 * 24, 3)
         off = np.abs(strip.astype(int) - np.concatenate(kept, axis=1).astype(int))
-        assert off.max() == 0 if numbers else off.mean() < 12, "a GIF has fewer colours"
+        assert off.max() == 0 if ending == ".webp" else off.mean() < 12, "a GIF has fewer colours"
 
 
 def test_a_long_video_is_thinned_out_evenly(tmp_path):
     found = comparison(budgets=(3,), methods=("budcache",))
     film(found, tmp_path, count=81)
-    assert gallery(found, tmp_path, ROOM).frames == 24
+    shown = gallery(found, tmp_path, ROOM)
+    assert shown.frames == 24
+    # Thinned out, it plays as fast as it is: 81 frames at 16 a second are five seconds.
+    assert shown.frames * shown.pace == pytest.approx(1000 * 81 / 16, abs=24)
+    slower = gallery(found.model_copy(update={"fps": 8}), tmp_path, ROOM)
+    assert slower.pace == pytest.approx(2 * shown.pace, abs=1)
+    assert f'data-pace="{shown.pace}"' in page(found, tmp_path)
+
+
+def test_a_page_of_large_clips_stays_light(tmp_path):
+    """Noise, of which nothing can be saved."""
+    found = comparison(prompts=("a", "b"), budgets=(3,), methods=("uniform", "budcache"))
+    film(found, tmp_path, count=12, size=(224, 160), numbers=True)
+    written = page(found, tmp_path)
+    assert len(written.encode()) < 3_000_000
+    assert "tap the clip to enlarge it. All clips play together." in written
 
 
 def test_less_room_means_fewer_prompts(tmp_path):

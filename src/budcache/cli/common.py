@@ -60,6 +60,7 @@ ModelArgument = Annotated[str, typer.Argument(help="An embedded name (tiny-flux)
 Height = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
 Width = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
 Frames = Annotated[int | None, typer.Option(min=1, help="Frames of a video.")]
+Fps = Annotated[int, typer.Option(min=1, help="Frames a second of a video.")]
 Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: the model's.")]
 Guidances = Annotated[
     str | None,

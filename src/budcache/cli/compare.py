@@ -15,6 +15,7 @@ from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     CALIBRATION_PROMPTS,
     Device,
+    Fps,
     Frames,
     Guidance,
     Height,
@@ -90,6 +91,7 @@ def compare(
     height: Height = None,
     width: Width = None,
     frames: Frames = None,
+    fps: Fps = 16,
     guidance: Guidance = None,
     negative: Negative = None,
     device: Device = None,
@@ -151,6 +153,7 @@ def compare(
             seed=seed,
             batch=batch or (EMBEDDED_BATCH if embedded else 1),
             call=settings,
+            fps=fps,
             timed=None if timed is None else [name for name in _names(timed, "--timed") if name != "none"],
             watch=watch,
             progress=False,

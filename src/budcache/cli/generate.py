@@ -11,6 +11,7 @@ import typer
 
 from budcache.cli.common import (
     Device,
+    Fps,
     Frames,
     Guidance,
     Height,
@@ -38,7 +39,13 @@ def generate(
     policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
     out_path: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A file, or a folder for several; default: out.png or out.mp4.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="A file, or a folder for several; default: out.png, for videos out.mp4, or out.webp without "
+            "budcache[video].",
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the full run; default: the model's.")] = None,
     seed: Annotated[
@@ -48,7 +55,7 @@ def generate(
     height: Height = None,
     width: Width = None,
     frames: Frames = None,
-    fps: Annotated[int, typer.Option(min=1, help="Frames per second of a video.")] = 16,
+    fps: Fps = 16,
     guidance: Guidance = None,
     negative: Negative = None,
     image: Annotated[Path | None, typer.Option(help="A picture to start from, for pipelines that want one.")] = None,
@@ -92,11 +99,14 @@ def generate(
         begin = time.perf_counter()
         output, calls = _draw(pipe, chosen, {**settings, "prompt": text}, number)
         seconds = time.perf_counter() - begin
-        target = media.save(media.pictures(output)[0], path, fps)
-        written.append({"file": str(target), "prompt": text, "seed": number, "calls": calls, "seconds": seconds})
+        sample = media.pictures(output)[0]
+        target = media.save(sample, path, fps)
+        length = {"frames": len(sample), "fps": fps} if isinstance(sample, list) else {}
+        facts = {"file": str(target), "prompt": text, "seed": number, "calls": calls, "seconds": seconds}
+        written.append({**facts, **length})
         if not as_json:
             cost = f"{calls} of {chosen.steps} calls" if chosen is not None else f"{calls} calls"
-            say(f"{target}  {cost}, {seconds:.2f} s")
+            say(f"{target}  {media.spoken(**length) + ', ' if length else ''}{cost}, {seconds:.2f} s")
     if as_json:
         print(json.dumps({"model": model, "samples": written}))
 

@@ -211,6 +211,7 @@ class Conditions(Value):
     seed: Seed | None = None  # of the first sample's noise, the next ones count up; None: samples bring their own
     calibration: Count  # samples that were there to search and tune on
     policies: tuple[Text, ...] = ()  # methods that are ladders which the user brought
+    fps: Count | None = None  # frames a second at which videos are shown; pictures have none
     device: Text
     threads: Count
     dtype: Text

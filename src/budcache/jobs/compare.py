@@ -59,6 +59,7 @@ class CompareConfig:
         batch: samples at once while searching and tuning.
         settings: of other methods that were chosen already.
         timed: the methods whose speed is measured; None is all.
+        fps: frames a second at which videos are shown.
     """
 
     steps: int
@@ -73,11 +74,13 @@ class CompareConfig:
     batch: int
     settings: Settings | None = None
     timed: tuple[str, ...] | None = None
+    fps: int = 16
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets, self.steps)
-        if self.batch < 1:
-            raise SearchError(f"batch must be at least 1, got {self.batch}.")
+        for name, value in (("batch", self.batch), ("fps", self.fps)):
+            if value < 1:
+                raise SearchError(f"{name} must be at least 1, got {value}.")
         for name in self.methods:
             if name not in METHODS and name not in self.policies:
                 raise SearchError(f"there is no method {name!r}. {nearest(name, [*METHODS, *self.policies])}")
@@ -139,6 +142,7 @@ def compare(
     call: Mapping[str, Any] | None = None,
     settings: str | os.PathLike[str] | None = None,
     timed: Sequence[str] | None = None,
+    fps: int = 16,
     watch: Watch | None = None,
     progress: bool | None = None,
 ) -> Comparison:
@@ -175,6 +179,7 @@ def compare(
         settings: a file of other methods' settings, such as the `settings.json` that a comparison leaves in its folder;
             what is in there is not chosen again.
         timed: the methods whose speed is measured, in pairs with full runs; None is all of them.
+        fps: frames a second at which videos are shown.
         watch: told typed events (`budcache.events`): what it will cost, how far it is, what is finished.
         progress: whether to show a bar; None does so in a terminal or a notebook.
 
@@ -199,6 +204,7 @@ def compare(
         batch=whole("batch", batch),
         settings=None if settings is None else Settings.load(settings),
         timed=None if timed is None else tuple(timed),
+        fps=whole("fps", fps),
     )
     config.check_pipeline(pipe)
     if metrics is None:
@@ -304,6 +310,7 @@ def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
         seed=None if own_noise else config.seed + EVALUATION_SEED,
         calibration=len(config.calibration),
         policies=tuple(config.policies),
+        fps=config.fps if config.makes_videos(pipe) else None,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         threads=torch.get_num_threads(),
         dtype=str(getattr(pipe, "dtype", "")).removeprefix("torch."),
