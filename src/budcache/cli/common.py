@@ -61,6 +61,7 @@ Height = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the mo
 Width = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
 Frames = Annotated[int | None, typer.Option(min=1, help="Frames of a video.")]
 Fps = Annotated[int, typer.Option(min=1, help="Frames a second of a video.")]
+StateMemory = Annotated[str, typer.Option(help="Main memory for states, the others wait on disk: 500M, 2G, 0.")]
 Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: the model's.")]
 Guidances = Annotated[
     str | None,

@@ -121,7 +121,7 @@ class Search:
         if config.fitted:
             # Rows over all that is at hand: they gain most and, with a ridge, do not overfit even four samples (F13).
             rows, memory = Form(outputs=MAX_BLEND, noise=True), config.state_memory
-            scorer = FittedScorer(known, rows, memory=memory, pictures=Pictures(known))
+            scorer = FittedScorer(known, rows, memory=memory, pictures=Pictures(known), arrivals=False)
         strategy = Polished(config.strategy.on(find), (), config.polish, config.rounds)
         found = self._hunt(strategy, scorer, phases.SEARCHING)
         candidates = {
@@ -291,7 +291,7 @@ class Search:
         if not aside:
             return None
         self.meter.phase(phases.CHOOSING)
-        kept_out = stack.enter_context(self.setup.calibration(aside, config.seed + self.searched_on))
+        kept_out = stack.enter_context(self.setup.calibration(aside, config.seed + self.searched_on, whole=False))
         self._calibrations.append(kept_out)
         return Judge(kept_out, config.state_memory, config.care)
 

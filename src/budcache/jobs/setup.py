@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from budcache.calibration.calibration import Calibration
     from budcache.calibration.objectives import ObjectiveLike
+    from budcache.numerics.shelf import Shelf
 
-__all__ = ["Setup", "Taught", "check_call"]
+__all__ = ["Setup", "Taught", "check_call", "shelf_of"]
 
 Taught = Callable[[int], None]  # told after each full run how many sample-calls these have taken
 
@@ -45,6 +46,13 @@ def check_call(
             raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, known)}")
 
 
+def shelf_of(state_memory: int) -> Shelf:
+    """A place for the states of one job, with so much main memory."""
+    from budcache.numerics.shelf import Shelf
+
+    return Shelf(state_memory)
+
+
 @dataclass(frozen=True)
 class Setup:
     """A pipeline, and how its runs are to be imitated."""
@@ -55,6 +63,7 @@ class Setup:
     batch: int = 1
     objective: ObjectiveLike = "latent"
     teacher_steps: int | None = None  # None: the full run is the teacher
+    shelf: Shelf | None = None  # where states wait; None is main memory
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "teacher_steps"):  # numpy's whole numbers cannot be written into files
@@ -63,9 +72,14 @@ class Setup:
 
     @contextmanager
     def calibration(
-        self, samples: Sequence[Mapping[str, Any]], seed: int, taught: Taught | None = None, record: bool = False
+        self,
+        samples: Sequence[Mapping[str, Any]],
+        seed: int,
+        taught: Taught | None = None,
+        record: bool = False,
+        whole: bool = True,
     ) -> Iterator[Calibration]:
-        """Hold the pipeline open on samples, teachers run; sample i has seed + i."""
+        """Hold the pipeline open on samples, teachers run; sample i has seed + i. See `Calibration`."""
         from budcache.calibration.calibration import Calibration
         from budcache.calibration.objectives import objective
         from budcache.numerics.memory import out_of_memory_as_error
@@ -84,12 +98,14 @@ class Setup:
             finer = self.finer_sigmas(samples[0])
             yield Calibration(
                 runs,
-                objective=objective(self.objective),
+                objective=objective(self.objective, self.shelf),
                 teacher_sigmas=finer,
                 spent=0 if finer is None else 1,
                 residual=self.reuse == "residual",
                 record=record,
                 taught=taught,
+                shelf=self.shelf,
+                whole=whole,
             )
 
     def finer_sigmas(self, sample: Mapping[str, Any]) -> Tensor | None:
