@@ -37,6 +37,7 @@ class Calibration:
         taught: called after each full run with the sample-calls that these have taken so far.
         shelf: where the full runs' states wait; None is main memory.
         whole: whether the states on the way are kept; who only judges needs the last ones.
+        switch: the step at which another expert takes over, whose fits are not to look back before it; None lets them.
 
     Attributes:
         calls: sample-calls so far: model evaluations times samples, the teacher's included.
@@ -54,6 +55,7 @@ class Calibration:
         taught: Callable[[int], None] | None = None,
         shelf: Shelf | None = None,
         whole: bool = True,
+        switch: int | None = None,
     ) -> None:
         if not runs:
             raise SearchError("there is nothing to calibrate on. Give at least one prompt.")
@@ -64,7 +66,7 @@ class Calibration:
                 "the pictures are too small for this model. Choose a larger height and width."
             )
         self.runs, self.objective, self.residual, self._spent = list(runs), objective, residual, spent
-        self.shelf, self._whole = shelf, whole
+        self.shelf, self.switch, self._whole = shelf, switch, whole
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]
         self._moves: dict[int, Moves] = {}

@@ -66,12 +66,20 @@ class Prefixes:
         outputs: how many outputs to keep in a state, for blends.
         memory: bytes that may be spent on remembered states; 0 remembers none. The results are the same.
         branch: whether to keep the conditional branch's outputs as well, where the runs tell them apart.
+        switch: a step behind which the outputs from before it are forgotten: those of another expert.
     """
 
-    def __init__(self, calibration: Calibration, outputs: int = 1, memory: int = 0, branch: bool = True) -> None:
+    def __init__(
+        self,
+        calibration: Calibration,
+        outputs: int = 1,
+        memory: int = 0,
+        branch: bool = True,
+        switch: int | None = None,
+    ) -> None:
         if not 1 <= outputs <= MAX_BLEND:
             raise SearchError(f"a policy blends 1 to {MAX_BLEND} outputs, not {outputs}. Three are often enough.")
-        self.calibration, self.outputs, self.branch = calibration, outputs, branch
+        self.calibration, self.outputs, self.branch, self.switch = calibration, outputs, branch, switch
         self._memory: Memory[list[State]] = Memory(memory)
         # Where the last walk ended: a walk that is made stretch by stretch goes on from there, memory or not.
         self._newest: tuple[tuple[Stretch, ...], list[State]] | None = None
@@ -119,7 +127,10 @@ class Prefixes:
         return self._parked(number, State(x, start=x))
 
     def _beyond(self, number: int, state: State, stretch: Stretch) -> State:
-        return self._parked(number, ended(self.along(number, state, stretch)))
+        there = ended(self.along(number, state, stretch))
+        if self.switch is not None and stretch.step < self.switch <= stretch.end:
+            there = replace(there, outputs=(), branch=())
+        return self._parked(number, there)
 
     def _parked(self, number: int, state: State) -> State:
         """A run computed where it is, to wait for its turn."""

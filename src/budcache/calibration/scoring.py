@@ -45,7 +45,7 @@ class Scorer(ABC):
         branch: bool = False,
     ) -> None:
         self.calibration, self.pictures = calibration, pictures
-        self.prefixes = Prefixes(calibration, outputs, memory, branch)
+        self.prefixes = Prefixes(calibration, outputs, memory, branch, calibration.switch)
 
     def score_many(self, masks: Iterable[Mask]) -> Iterator[Score]:
         """Score masks one after the other, each when it is asked for."""

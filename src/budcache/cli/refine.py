@@ -12,6 +12,7 @@ import typer
 
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
+    Across,
     Count,
     Device,
     Frames,
@@ -88,6 +89,7 @@ def fit(
     target: Annotated[Literal["next", "final"], typer.Option(help="The teacher's latent to come near to.")] = "next",
     teacher_steps: Teacher = None,
     state_memory: StateMemory = "2G",
+    across: Across = False,
     seed: Seed = 0,
     selection: Selection = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 1,
@@ -137,6 +139,7 @@ def fit(
             target=target,
             teacher_steps=teacher_steps,
             state_memory=bytes_of(state_memory),
+            across=across,
             progress=False,
             watch=bar,
         )

@@ -13,6 +13,7 @@ import typer
 from budcache.calibration.aggregate import Care
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
+    Across,
     Count,
     Device,
     Frames,
@@ -107,6 +108,7 @@ def search(
     max_seconds: Annotated[float | None, typer.Option(min=0, help="Stop searching after so many seconds.")] = None,
     max_evaluations: Annotated[int | None, typer.Option(min=1, help="Stop searching after so many masks.")] = None,
     state_memory: StateMemory = "2G",
+    across: Across = False,
     ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
     record: Annotated[
         Path | None, typer.Option(help="Full runs recorded before; paths are found from these, too.")
@@ -178,6 +180,7 @@ def search(
             ledger=kept,
             record=runs,
             state_memory=config.state_memory,
+            across=across,
             progress=False,
             watch=bar,
         )

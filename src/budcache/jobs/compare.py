@@ -319,12 +319,14 @@ def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
 
 def _origin(pipe: Any, config: CompareConfig) -> Origin:
     from budcache.pipeline import describe
+    from budcache.pipeline.experts import switch_of
 
     settings = [settings_of(sample) for sample in config.samples]
     # What differs from sample to sample has no place among the facts of all of them.
     common = {name: value for name, value in settings[0].items() if all(s.get(name) == value for s in settings)}
     count, hashed = len(config.samples), digest(config.samples)
-    return describe(pipe, prompts=count, prompts_hash=hashed, seed=config.seed, **common)
+    facts = {"prompts": count, "prompts_hash": hashed, "switch": switch_of(pipe, config.steps)}
+    return describe(pipe, **facts, seed=config.seed, **common)
 
 
 def _identity(conditions: Conditions, config: CompareConfig) -> dict[str, Any]:

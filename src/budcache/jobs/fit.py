@@ -42,6 +42,7 @@ def fit(
     target: Target = "next",
     teacher_steps: int | None = None,
     state_memory: int | str = STATE_MEMORY,
+    across: bool = False,
     progress: bool | None = None,
     watch: Watch | None = None,
 ) -> Ladder:
@@ -63,6 +64,7 @@ def fit(
         target: what each stretch is fitted to: the teacher's latent at the "next" computed step, or the "final" one.
         teacher_steps: of a teacher that is finer than the policies' steps.
         state_memory: main memory for states, as in `search`.
+        across: whether rows may look back on outputs of another expert, as in `search`.
         progress: whether to show a bar; None shows one in a terminal or a notebook.
         watch: called with every event (`budcache.events`).
 
@@ -76,7 +78,7 @@ def fit(
     if split(given, selection) == len(given):
         raise SearchError("fitting needs samples to choose by. Give more prompts, or a selection of at least 1.")
     with shelf_of(bytes_of(state_memory)) as shelf, watching(watch, progress) as everybody:
-        setup = Setup(pipe, ladder.steps, batch=batch, teacher_steps=teacher_steps, shelf=shelf)
+        setup = Setup(pipe, ladder.steps, batch=batch, teacher_steps=teacher_steps, shelf=shelf, across=across)
         return _fitted(setup, config, given, everybody)
 
 

@@ -55,6 +55,7 @@ def search(
     objective: ObjectiveLike = "latent",
     limits: Limits | None = None,
     state_memory: int | str = STATE_MEMORY,
+    across: bool = False,
     ledger: str | os.PathLike[str] | None = None,
     record: Record | str | os.PathLike[str] | None = None,
     progress: bool | None = None,
@@ -92,6 +93,8 @@ def search(
         state_memory: main memory for full runs and other states, in bytes or as "4GB"; what is beyond it waits on disk,
             among the temporary files. Also how much is remembered of masks that were tried: less costs more calls but
             gives the same losses.
+        across: for pipelines with two experts, such as Wan 2.2: whether rows may look back on outputs of the other one.
+            Otherwise the first step of each is computed, and nothing is reused across the switch.
         ledger: a file in which every score is kept, so that a killed search can go on.
         record: full runs that were recorded before (`budcache.recording`), or their file; paths are then found from
             these, too.
@@ -126,5 +129,5 @@ def search(
     given = take_samples(prompts, samples, call)
     check_call(pipe, given, "search")
     with shelf_of(config.state_memory) as shelf, watching(watch, progress) as everybody:
-        setup = Setup(pipe, steps, reuse, batch, objective, teacher_steps, shelf)
+        setup = Setup(pipe, steps, reuse, batch, objective, teacher_steps, shelf, across)
         return Search(setup, config, given, record).run(ledger, everybody)

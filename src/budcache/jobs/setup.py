@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import PipelineError, SearchError
@@ -64,6 +65,7 @@ class Setup:
     objective: ObjectiveLike = "latent"
     teacher_steps: int | None = None  # None: the full run is the teacher
     shelf: Shelf | None = None  # where states wait; None is main memory
+    across: bool = False  # whether rows may look back on outputs of another expert (Wan 2.2)
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "teacher_steps"):  # numpy's whole numbers cannot be written into files
@@ -106,7 +108,15 @@ class Setup:
                 taught=taught,
                 shelf=self.shelf,
                 whole=whole,
+                switch=None if self.across else self.switch,
             )
+
+    @cached_property
+    def switch(self) -> int | None:
+        """The step at which a second expert takes over, if there is one."""
+        from budcache.pipeline.experts import switch_of
+
+        return switch_of(self.pipe, self.steps)
 
     def finer_sigmas(self, sample: Mapping[str, Any]) -> Tensor | None:
         """The pipeline's own levels for a finer teacher, if there is to be one; to open the pipeline costs a call."""
@@ -122,4 +132,5 @@ class Setup:
         from budcache.pipeline import describe
 
         known = {"prompts": len(samples), "prompts_hash": digest(samples), "teacher_steps": self.teacher_steps}
+        known["switch"] = self.switch
         return describe(self.pipe, **{**known, **settings_of_all(samples), **more})

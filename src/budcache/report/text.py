@@ -179,6 +179,7 @@ def _origin(origin: Origin | None) -> list[RenderableType]:
         "adapters": ", ".join(origin.adapters) or None,
         "size": ", ".join(filter(None, (_size(origin), _length(origin)))) or None,
         "guidance": _setting(origin, "guidance"),
+        "experts": None if origin.switch is None else f"two; the second takes over at step {origin.switch}",
         "prompts": origin.prompts,
         "search": " ".join(
             filter(

@@ -109,6 +109,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "full run": several(comparison.steps, "step"),
         "size": ", ".join(filter(None, (_size(comparison), _length(comparison)))),
         "guidance": origin.guidance,
+        "experts": None if origin.switch is None else f"two; the second takes over at step {origin.switch}",
         "measured on": f"{several(count, 'sample')}, {noise}, one at a time",
         "calibrated on": _learned_on(comparison),
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
