@@ -4,8 +4,8 @@ A real WanPipeline with UniPC and two-branch guidance, whose network and decoder
 number of a latent. So what is measured is what budcache keeps: full runs, states, decoded clips. Printed are the most
 that the process had in memory, less what it had once the pipeline was loaded, and what lay on disk.
 
-Here the network runs in main memory, in a thread for each sample, and glibc keeps what a thread has freed. So the script
-starts itself again with MALLOC_MMAP_THRESHOLD_ set, which gives large tensors back at once.
+Here the network runs in main memory, in a thread for each sample, and glibc keeps what a thread has freed. So the
+script starts itself again with MALLOC_MMAP_THRESHOLD_ set, which gives large tensors back at once.
 
     python benchmarks/memory.py                          # the whole: 16 prompts, 10, 15 and 20 of 50 calls
     python benchmarks/memory.py --height 96 --width 160 --frames 17 --prompts 8 --budgets 5 --steps 12
