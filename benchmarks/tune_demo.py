@@ -1,8 +1,9 @@
 """The settings of other methods that `budcache demo` uses: it has no time to choose them, so they are chosen here.
 
 Each method at its best, as in `budcache compare`: chosen on the calibration prompts that the demo searches on, and as
-many of them, by quality at the budget. The file says where it came from and what choosing took (8,700 sample-calls,
-four minutes on one core). Killed, the same command goes on with what its folder holds.
+many of them, by quality at the budget. The file says where it came from and what choosing took (for tiny-flux 8,700
+sample-calls, four minutes on one core). `--model tiny-wan` makes those of `budcache demo --video`. Killed, the same
+command goes on with what its folder holds.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from pathlib import Path
 import torch
 
 from budcache import models
-from budcache.cli.demo import CALIBRATION, COMPARED, MODEL, STEPS, TUNED
-from budcache.cli.demo import SETTINGS as HOME
+from budcache.cli.demo import PICTURES, VIDEOS
 from budcache.comparison.preparing import SETTINGS, Preparation
 from budcache.events import Event, Progress
 from budcache.jobs.meter import Meter
@@ -25,30 +25,35 @@ from budcache.jobs.meter import Meter
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("out/tune_demo"))
-    parser.add_argument("--out", type=Path, default=HOME)
+    parser.add_argument("--model", choices=[PICTURES.model, VIDEOS.model], default=PICTURES.model)
+    parser.add_argument("--folder", type=Path, help="default: out/tune_demo, and the model's name")
+    parser.add_argument("--out", type=Path, help="default: beside the demo")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    args.folder.mkdir(parents=True, exist_ok=True)
-    pipe = models.load(MODEL)
+    show = VIDEOS if args.model == VIDEOS.model else PICTURES
+    folder, out = args.folder or Path("out/tune_demo") / show.model, args.out or show.settings
+    assert out is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    pipe = models.load(show.model)
     pipe.set_progress_bar_config(disable=True)
-    samples = [{"prompt": prompt} for prompt in models.prompts(MODEL, "calibration")[:CALIBRATION]]
+    samples = [{"prompt": prompt} for prompt in show.texts("calibration", show.calibration)]
     spent = [0]
 
     def watch(event: Event) -> None:
         if isinstance(event, Progress):
             spent[0] = event.sample_calls
 
-    preparation = Preparation(pipe, STEPS, COMPARED, samples, args.folder, {}, 0, 8, Meter("compare", watch))
+    meter = Meter("compare", watch)
+    preparation = Preparation(pipe, show.steps, show.compared, samples, folder, {}, 0, show.batch, meter)
     begin = time.perf_counter()
-    for method in TUNED:
-        for budget in COMPARED:
+    for method in show.tuned:
+        for budget in show.compared:
             chosen = preparation.ready(method, budget)[0]
             seconds = time.perf_counter() - begin
             print(f"{seconds:6.0f} s  {method} at {budget} calls: {chosen.knob}", file=sys.stderr, flush=True)
-    shutil.copy(args.folder / SETTINGS, args.out)
-    print(f"{args.out}: {spent[0]} sample-calls")
+    shutil.copy(folder / SETTINGS, out)
+    print(f"{out}: {spent[0]} sample-calls")
 
 
 if __name__ == "__main__":

@@ -260,16 +260,21 @@ def video_model(tmp_path_factory):
 def test_generate_writes_a_video_under_the_name_it_was_given(video_model, run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     drawing = ["generate", video_model, "-p", "a cat", "--steps", 1, "--frames", 5, "--height", 32, "--width", 32]
-    for name, begin in (("a.gif", b"GIF89a"), ("a.mp4", b"\0\0\0"), ("out.mp4", b"\0\0\0")):
+    for name, begin in (("a.gif", b"GIF89a"), ("a.webp", b"RIFF"), ("a.mp4", b"\0\0\0"), ("out.mp4", b"\0\0\0")):
         chosen = [] if name == "out.mp4" else ["--out", name]  # which is the default
         code, output, errors = run_here(*drawing, *chosen)
         assert code == 0, errors
-        assert output.startswith(f"{name}  1 calls, ")
+        assert output.startswith(f"{name}  5 frames at 16 a second, 1 calls, ")
         assert (tmp_path / name).read_bytes().startswith(begin)
     code, output, errors = run_here(*drawing, "--out", "a.png")
     assert (code, output) == (2, "")
-    assert errors == "budcache: a.png is a name for a picture, but the pipeline makes a video. Use .mp4 or .gif.\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gif", "a.mp4", "out.mp4"]
+    assert (
+        errors == "budcache: a.png is a name for a picture, but the pipeline makes a video. Use .mp4, .webp or .gif.\n"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gif", "a.mp4", "a.webp", "out.mp4"]
+    code, output, _ = run_here(*drawing, "--out", "b.webp", "--fps", 8, "--json")
+    (sample,) = json.loads(output)["samples"]
+    assert (code, sample["frames"], sample["fps"]) == (0, 5, 8)
 
 
 def test_generate_in_full_numbers_the_files(model, run_here, monkeypatch, tmp_path):

@@ -131,6 +131,7 @@ ORIGIN_FIELDS = {
     "seed": SEED,
     "strategy": TEXT,
     "teacher_steps": COUNT,
+    "switch": COUNT,
     "calls": COUNT,
     "versions": VERSIONS,
 }
@@ -241,6 +242,7 @@ def test_golden_policy(file, budcache_version, newer):
         "seed": -7,
         "strategy": "ladder",
         "teacher_steps": 224,
+        "switch": 4 if newer else None,
         "calls": 1664,
         "versions": {"budcache": budcache_version, "diffusers": "0.36.0", "torch": "2.13.0+cpu"},
     }

@@ -12,7 +12,7 @@ from budcache.errors import BudcacheError, PipelineError, SearchError
 from budcache.mask import MAX_STEPS
 from budcache.wording import nearest, quote
 
-__all__ = ["check_budgets", "known_options", "known_options_of_serving", "one_or_several", "whole"]
+__all__ = ["bytes_of", "check_budgets", "known_options", "known_options_of_serving", "one_or_several", "whole"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,3 +77,20 @@ def check_budgets(budgets: tuple[int, ...], steps: int) -> None:
     for budget in budgets:
         if not 1 <= whole("budgets", budget) <= steps:
             raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")
+
+
+def bytes_of(value: int | str) -> int:
+    """A number of bytes, or text such as `500M` or `2GB`."""
+    if not isinstance(value, str):
+        return whole("state_memory", value)
+    number, unit = value.strip().upper().removesuffix("B"), 1
+    if number and number[-1] in "KMG":
+        unit = {"K": 10**3, "M": 10**6, "G": 10**9}[number[-1]]
+        number = number[:-1]
+    try:
+        found = int(float(number) * unit)
+    except (ValueError, OverflowError):
+        found = -1
+    if found < 0:
+        raise SearchError(f"a memory of {quote(value)} cannot be read. Write it as 500M or 2G.")
+    return found

@@ -18,7 +18,7 @@ __all__ = ["Origin", "Quality", "Refined", "Searched"]
 # What has to be the same for two policies to be rungs of one ladder.
 SETTINGS = (
     *("model", "pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings"),
-    *("height", "width", "frames", "guidance", "ranges", "teacher_steps"),
+    *("height", "width", "frames", "guidance", "ranges", "teacher_steps", "switch"),
 )
 
 
@@ -46,6 +46,7 @@ class Origin(Value):
     seed: Seed | None = None
     strategy: Text | None = None
     teacher_steps: Count | None = None
+    switch: Count | None = None  # the step at which the second expert takes over, for models that have two
     calls: Count | None = None  # model calls spent, teacher included
     versions: dict[str, Text] = Field(default_factory=dict)
 

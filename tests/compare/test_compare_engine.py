@@ -40,14 +40,33 @@ def test_a_video_is_measured_and_kept_as_one(tmp_path):
         calibration=[],
         folder=tmp_path,
         methods=["uniform"],
-        metrics=["psnr"],
         call=call_of(zoo),
     )
-    assert found.entry("uniform", 2).values["psnr"][0] < 100
+    assert [each.name for each in found.measures] == ["psnr", "worst-frame", "steadiness", "ssim"]
+    values = found.entry("uniform", 2).values
+    assert values["worst-frame"][0] < values["psnr"][0] < 100
+    assert 0 < values["steadiness"][0] < 100
+    assert found.entry("uniform", 4).values["steadiness"] == (100.0,)
+    head = (tmp_path / "comparison.csv").read_text().splitlines()[0].split(",")
+    assert {"worst-frame", "steadiness", "steadiness_se", "steadiness_p5", "steadiness_worst"} <= set(head)
+    shown = (tmp_path / "comparison.html").read_text()
+    assert "Steadiness↑" in shown and f"Steadiness, {found.entry('uniform', 2).title}" in shown
     assert found.entry("uniform", 4).values["psnr"] == (100.0,)  # every step computed: the full run, bit for bit
     assert np.load(tmp_path / "samples" / "full-4" / "000.npy").ndim == 4
-    assert (tmp_path / "pictures" / "uniform-2" / "000.gif").read_bytes().startswith(b"GIF")
+    assert (tmp_path / "pictures" / "uniform-2" / "000.webp").read_bytes().startswith(b"RIFF")
     assert (tmp_path / "pictures" / "uniform-2" / "000.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_only_videos_have_is_refused_for_pictures(flux, tmp_path):
+    pipe, call = flux
+    asked = {"steps": 4, "budgets": [2], "prompts": ["a"], "folder": tmp_path, "methods": ["uniform"]}
+    with pytest.raises(SearchError, match="Steadiness is of videos, and FluxPipeline makes pictures"):
+        compare(pipe, **asked, metrics=["psnr", "steadiness"], call=call)
+    zoo = entry("wan-t2v-euler")
+    with pytest.raises(SearchError, match="makes pictures here"):
+        compare(zoo.build(), **asked, metrics=["steadiness"], call={**call_of(zoo), "num_frames": 1})
+    found = compare(zoo.build(), **asked, call={**call_of(zoo), "num_frames": 1})
+    assert [each.name for each in found.measures] == ["psnr", "ssim"]
 
 
 def test_what_does_not_support_the_model_is_left_out_with_its_reason(tmp_path):

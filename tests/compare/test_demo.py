@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import budcache
@@ -14,9 +15,8 @@ from budcache.jobs.setup import Setup
 
 
 def test_what_the_demo_says_is_so(monkeypatch, run_here, tmp_path):
-    small = {"STEPS": 5, "BUDGETS": (2, 3), "COMPARED": (2, 3), "PLAIN": ("uniform",), "TUNED": ("magcache",)}
-    for name, value in {**small, "CALIBRATION": 6, "SETTINGS": None}.items():
-        monkeypatch.setattr(demo, name, value)
+    small = {"steps": 5, "budgets": (2, 3), "compared": (2, 3), "plain": ("uniform",), "tuned": ("magcache",)}
+    monkeypatch.setattr(demo, "PICTURES", replace(demo.PICTURES, **small, calibration=6, settings=None))
     code, output, errors = run_here("demo", "--out", tmp_path, "--prompts", 2)
     assert code == 0, errors
     found, report = Comparison.load(tmp_path / "comparison.json"), (tmp_path / "comparison.html").read_text()
@@ -42,23 +42,65 @@ def test_what_the_demo_says_is_so(monkeypatch, run_here, tmp_path):
 
 def test_the_demo_has_settings_of_every_method_that_it_shows():
     """Chosen beforehand on the prompts that it searches on, by `benchmarks/tune_demo.py`."""
-    settings = Settings.load(demo.SETTINGS)
-    pipe = budcache.load(demo.MODEL)
-    texts = models.prompts(demo.MODEL, "calibration")[: demo.CALIBRATION]
-    origin = Setup(pipe, demo.STEPS).origin([{"prompt": text} for text in texts], seed=0)
+    show = demo.PICTURES
+    settings = Settings.load(show.settings)
+    pipe = budcache.load(show.model)
+    texts = models.prompts(show.model, "calibration")[: show.calibration]
+    origin = Setup(pipe, show.steps).origin([{"prompt": text} for text in texts], seed=0)
     assert settings.origin["prompts_hash"] == origin.prompts_hash
-    settings.check(demo.STEPS, origin.model)
-    assert {"teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p"} <= set(demo.TUNED)
-    for method in demo.TUNED:
-        for budget in demo.COMPARED:
+    settings.check(show.steps, origin.model)
+    assert {"teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p"} <= set(show.tuned)
+    for method in show.tuned:
+        for budget in show.compared:
             found = settings.find(method, budget)
-            assert found.samples == demo.CALIBRATION
+            assert found.samples == show.calibration
             (setting, calls), *others = found.settings
-            assert setting.steps == demo.STEPS
+            assert setting.steps == show.steps
             assert calls == budget or any((each - budget) * (calls - budget) < 0 for _, each in others)
             if setting.static:
                 assert setting.mask().budget == calls
-    assert demo.SETTINGS.stat().st_size < 100_000
+    assert show.settings.stat().st_size < 100_000
+
+
+def test_the_demo_of_videos_shows_clips(monkeypatch, run_here, tmp_path):
+    """On a random Wan in a folder; what methods with settings say on a trained one is not known beforehand."""
+    from zoo import entry
+
+    entry("wan-t2v").build().save_pretrained(tmp_path / "model")
+
+    class Random(demo.Show):
+        def texts(self, split, count):
+            return [f"{split} {number}" for number in range(count)]
+
+    small = {"steps": 5, "budgets": (2, 3), "compared": (2, 3), "model": str(tmp_path / "model"), "calibration": 2}
+    facts = {**asdict(demo.VIDEOS), **small, "settings": tmp_path / "none.json", "batch": 1}
+    monkeypatch.setattr(demo, "VIDEOS", Random(**facts))
+    # Wan's own size would take hours here.
+    monkeypatch.setattr(demo, "open_pipeline", lambda *_: _small(budcache.load(tmp_path / "model")))
+    code, output, errors = run_here("demo", "--video", "--out", tmp_path / "out", "--prompts", 2)
+    assert code == 0, errors
+    found, report = (
+        Comparison.load(tmp_path / "out" / "comparison.json"),
+        (tmp_path / "out" / "comparison.html").read_text(),
+    )
+    assert list(found.methods) == ["fewer-steps", "uniform", "budcache-plain", "budcache"]
+    assert [measure.name for measure in found.measures] == ["psnr", "worst-frame", "steadiness", "ssim"]
+    assert "All clips play together." in report and 'class="play"' in report
+    assert "video = pipe(" in output
+
+
+def _small(pipe):
+    """The pipeline with other defaults: 9 frames of 32 x 32."""
+
+    class Small(type(pipe)):
+        def __call__(self, prompt=None, num_inference_steps=50, num_frames=9, **more):
+            more = {"height": 32, "width": 32, "max_sequence_length": 16, **more}
+            return super().__call__(
+                prompt=prompt, num_inference_steps=num_inference_steps, num_frames=num_frames, **more
+            )
+
+    pipe.__class__ = Small
+    return pipe
 
 
 def test_the_documented_python_runs(tmp_path):

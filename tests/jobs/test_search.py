@@ -19,6 +19,7 @@ from budcache import BudcacheError, Ladder, Mask, PipelineError, PipelineModel, 
 from budcache.calibration.calibration import Calibration
 from budcache.calibration.scoring import PlainScorer
 from budcache.events import Scored
+from budcache.numerics.shelf import Shelf
 from budcache.strategies import Ask, LadderSearch, Limits, RandomMasks, Space, read_history
 
 STEPS, BUDGETS = 8, (2, 3, 4)
@@ -244,6 +245,28 @@ def test_state_memory_does_not_matter(pipe):
     thrifty = search(pipe, state_memory=0)
     assert known(thrifty) == known(plain_search())
     assert thrifty.searched.calls > plain_search().searched.calls
+
+
+@pytest.mark.parametrize(("name", "refine", "states"), [("flux", "full", 0), ("wan-t2v", "fit", 5)])
+def test_what_waits_on_disk_changes_no_bit(name, refine, states, monkeypatch):
+    """Full runs, prefixes, branches and decoded pictures: all but a few states of a search are written and read."""
+    kind, written = entry(name), []
+    shared = {key: value for key, value in kind.kwargs().items() if key not in ("prompt", "generator")}
+    stock = Shelf._write
+    monkeypatch.setattr(Shelf, "_write", lambda self, *more: written.append(self.size) or stock(self, *more))
+
+    def found(state_memory):
+        texts = [f"text {number}" for number in range(4)]
+        work = {"steps": 6, "budgets": (3,), "prompts": texts, "call": shared, "refine": refine, "selection": 2}
+        return budcache.search(kind.build(), **work, state_memory=state_memory)
+
+    unbounded = found("2GB")
+    assert not written
+    bounded = found(states * 2048)  # a state has 1 to 4 kB
+    assert len(written) > 50
+    for one, other in zip(unbounded, bounded, strict=True):
+        assert other.moving_parts == one.moving_parts
+        assert other.quality == one.quality
 
 
 def test_residual_reuse(pipe):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from budcache.errors import BudcacheError
-from budcache.metrics import METRICS, metric, psnr, summary
+from budcache.metrics import METRICS, metric, psnr, summary, usual
 from budcache.metrics.clip import ClipB
 from budcache.metrics.lpips import Lpips, alexnet
 from budcache.storage.media import to_levels, to_picture, to_webp
@@ -71,14 +71,18 @@ def clip(clip_folder):
 
 
 def test_every_metric_says_what_it_is():
-    assert list(METRICS) == ["psnr", "ssim", "lpips", "imagereward", "clip-b", "clip-l", "hpsv2"]
-    assert {name for name, kind in METRICS.items() if kind.reference} == {"psnr", "ssim", "lpips"}
+    moving, others = ["worst-frame", "steadiness"], ["ssim", "lpips", "imagereward", "clip-b", "clip-l", "hpsv2"]
+    assert list(METRICS) == ["psnr", *moving, *others]
+    assert {name for name, kind in METRICS.items() if kind.reference} == {"psnr", *moving, "ssim", "lpips"}
+    assert [name for name, kind in METRICS.items() if kind.moving] == moving
+    assert usual(video=False) == ("psnr", "ssim")
+    assert usual(video=True) == ("psnr", "worst-frame", "steadiness", "ssim")
     assert {name for name, kind in METRICS.items() if not kind.higher} == {"lpips"}
     assert all(metric(name).title for name in METRICS)
 
 
 def test_a_metric_that_is_not_there_is_named():
-    with pytest.raises(BudcacheError, match=r"no metric 'fid'\. Choose one of psnr, ssim"):
+    with pytest.raises(BudcacheError, match=r"no metric 'fid'\. Choose one of psnr, worst-frame, steadiness, ssim"):
         metric("fid")
 
 
@@ -140,6 +144,42 @@ def test_there_is_one_psnr_for_videos():
     apart = np.array([0.0, 0.01, 0.1])[:, None, None, None]
     assert psnr(video + apart, video) == pytest.approx((100 + 40 + 20) / 3, abs=1e-3)
     assert psnr(video + apart, video) == metric("psnr")(video + apart, video)
+
+
+@given(st.integers(2, 6), st.floats(0.01, 0.2))
+def test_flicker_is_unsteady_where_an_even_offset_is_not(count, size):
+    """Both are equally far from the full run, frame by frame; only one of them shows when the video plays."""
+    video = 0.25 + 0.5 * picture(6, count, 8, 8).astype(np.float64)
+    sign = (-1.0) ** np.arange(count)[:, None, None, None]
+    even, flicker = video + size, video + size * sign
+    assert psnr(even, video) == pytest.approx(psnr(flicker, video))
+    steadiness = metric("steadiness")
+    assert steadiness(even, video) == 100.0
+    # A change is off by twice the size: 6 dB worse than each of its frames.
+    assert steadiness(flicker, video) == pytest.approx(psnr(flicker, video) - 20 * math.log10(2))
+
+
+def test_steadiness_is_the_psnr_of_the_changes_from_frame_to_frame():
+    video, other = picture(7, 4, 8, 8), picture(8, 4, 8, 8)
+    changes = [((a1 - a0) - (b1 - b0)) ** 2 for a0, a1, b0, b1 in zip(video, video[1:], other, other[1:], strict=False)]
+    expected = np.mean([-10 * math.log10(np.mean(change, dtype=np.float64)) for change in changes])
+    assert metric("steadiness")(video, other) == pytest.approx(expected, abs=1e-4)
+    assert metric("steadiness")(video, video) == metric("worst-frame")(video, video) == 100.0
+    # What both do alike, however wild, is steady.
+    assert metric("steadiness")(video[::-1] / 2 + 0.25, video[::-1] / 2 + 0.25) == 100.0
+
+
+def test_the_worst_frame_is_not_hidden_by_the_others():
+    video = picture(5, 3, 16, 16)
+    apart = np.array([0.0, 0.1, 0.01])[:, None, None, None]
+    assert metric("worst-frame")(video + apart, video) == pytest.approx(20, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["worst-frame", "steadiness"])
+def test_a_picture_has_nothing_that_moves(name):
+    for sample in (picture(0, 16, 16), picture(0, 1, 16, 16)):
+        with pytest.raises(BudcacheError, match=rf"is of videos.*leave {name} out"):
+            metric(name)(sample, sample)
 
 
 def test_the_quality_of_a_policy_for_videos_is_by_frames_too():

@@ -328,6 +328,23 @@ def test_the_guidance_of_a_policy_that_was_not_fitted_at_one_is_no_matter(made_o
 # Image to image
 
 
+@pytest.mark.parametrize("frames", [5, 9, 13])
+def test_a_policy_of_one_number_of_frames_serves_others(frames, recwarn):
+    """Its weights are numbers, not latents; Wan's noise levels do not depend on the size."""
+    kind = entry("wan-t2v")
+    pipe = kind.build()
+    call = {name: value for name, value in kind.kwargs().items() if name != "prompt"}
+    found = budcache.search(pipe, steps=STEPS, budgets=[3], prompts=["a", "b"], call={**call, "num_frames": 5})[3]
+    assert found.origin.frames == 5 and found.is_blended
+    assert describe(pipe).frames == 81, "what Wan makes if it is told nothing"
+    with budcache.applied(pipe, found) as handle:
+        served = latents(kind, pipe, num_frames=frames)
+    assert handle.stats().last_run_calls == 3
+    assert served.shape[2] == (frames - 1) // 4 + 1
+    assert torch.allclose(served, rolled(kind, pipe, found, num_frames=frames), atol=1e-5)
+    assert not [each for each in recwarn if issubclass(each.category, BudcacheWarning)]
+
+
 @pytest.mark.parametrize("strength", [1.0, 0.67, 0.5, 0.34, 0.17])
 def test_image_to_image_starts_where_the_full_run_starts(strength):
     kind = entry("flux-img2img")

@@ -76,7 +76,7 @@ def draw(comparison, folder, size=(24, 16)):
             Image.new("RGB", size, (10 * number, 80, 40 * sample)).save(path)
 
 
-def film(comparison, folder, count=4, size=(24, 16), numbers=False):
+def film(comparison, folder, count=4, size=(24, 16), numbers=False, ending=".webp"):
     """A video for everything in a comparison, with its numbers or without; its frames are returned."""
     rng, made = np.random.default_rng(0), {}
     for one in comparison.entries:
@@ -86,7 +86,7 @@ def film(comparison, folder, count=4, size=(24, 16), numbers=False):
             path = picture(folder, one.method, one.budget, sample)
             pictures = [Image.fromarray(frame) for frame in frames]
             media.save(pictures[count // 2], path)
-            media.save(pictures, path.with_suffix(".gif"))
+            media.save(pictures, path.with_suffix(ending))
             if numbers:
                 kept = folder / "samples" / path.parent.name / f"{path.stem}.npy"
                 kept.parent.mkdir(parents=True, exist_ok=True)

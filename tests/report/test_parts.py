@@ -13,9 +13,10 @@ from comparisons import LPIPS, STEPS, comparison, draw, film
 from PIL import Image
 
 from budcache import Ladder, Mask, Policy
-from budcache.comparison import Comparison
+from budcache.comparison import Comparison, Measure
 from budcache.comparison.folder import picture
 from budcache.comparison.table import rows
+from budcache.metrics import METRICS
 from budcache.provenance import Quality
 from budcache.report import exports, promises
 from budcache.report.gallery import AMPLIFIED, gallery
@@ -111,23 +112,38 @@ def test_small_pictures_are_kept_whole_and_differences_amplified(tmp_path):
             assert np.array_equal(pixels(shot.difference), np.repeat((AMPLIFIED * apart).clip(0, 255), 3, axis=2))
 
 
-@pytest.mark.parametrize("numbers", [True, False])
-def test_a_video_is_a_strip_of_its_frames(tmp_path, numbers):
+@pytest.mark.parametrize(("numbers", "ending"), [(True, ".webp"), (False, ".webp"), (False, ".gif")])
+def test_a_video_is_a_strip_of_its_frames(tmp_path, numbers, ending):
     found = comparison(budgets=(3,), methods=("budcache",))
-    frames = film(found, tmp_path, numbers=numbers)
+    frames = film(found, tmp_path, numbers=numbers, ending=ending)
     shown = gallery(found, tmp_path, ROOM)
     assert (shown.size, shown.frames) == ((24, 16), 4)
     for original, (shot,) in zip(shown.originals, shown.shots[3], strict=True):
         strip, kept = pixels(shot.picture), frames["budcache", 3, original.number]
         assert strip.shape == (16, 4 * 24, 3)
         off = np.abs(strip.astype(int) - np.concatenate(kept, axis=1).astype(int))
-        assert off.max() == 0 if numbers else off.mean() < 12, "a GIF has fewer colours"
+        assert off.max() == 0 if ending == ".webp" else off.mean() < 12, "a GIF has fewer colours"
 
 
 def test_a_long_video_is_thinned_out_evenly(tmp_path):
     found = comparison(budgets=(3,), methods=("budcache",))
     film(found, tmp_path, count=81)
-    assert gallery(found, tmp_path, ROOM).frames == 24
+    shown = gallery(found, tmp_path, ROOM)
+    assert shown.frames == 24
+    # Thinned out, it plays as fast as it is: 81 frames at 16 a second are five seconds.
+    assert shown.frames * shown.pace == pytest.approx(1000 * 81 / 16, abs=24)
+    slower = gallery(found.model_copy(update={"fps": 8}), tmp_path, ROOM)
+    assert slower.pace == pytest.approx(2 * shown.pace, abs=1)
+    assert f'data-pace="{shown.pace}"' in page(found, tmp_path)
+
+
+def test_a_page_of_large_clips_stays_light(tmp_path):
+    """Noise, of which nothing can be saved."""
+    found = comparison(prompts=("a", "b"), budgets=(3,), methods=("uniform", "budcache"))
+    film(found, tmp_path, count=12, size=(224, 160), numbers=True)
+    written = page(found, tmp_path)
+    assert len(written.encode()) < 3_000_000
+    assert "tap the clip to enlarge it. All clips play together." in written
 
 
 def test_less_room_means_fewer_prompts(tmp_path):
@@ -164,11 +180,29 @@ def test_promises_stand_beside_what_came_of_them(tmp_path):
     summed = found.entry("budcache", 3).summed(found.measures[0])
     assert kept.measured == f"{summed.mean:.1f} ± {summed.error:.1f} dB"
     assert kept.promised in page(found, tmp_path)
+    assert kept.moving == {}, "pictures have no steadiness"
     assert promises.kept(found, "gone.json", tmp_path) == promises.kept(found, None, tmp_path) == []
     fitted = ladder[3].model_copy(update={"quality": qualities[3].model_copy(update={"used_to_fit": True})})
     Ladder.of([fitted]).save(tmp_path / "few.ladder.json")
     (kept,) = promises.kept(found, "few.ladder.json", tmp_path)
     assert (kept.promised, kept.on) == ("less than 25.0 dB", "4 samples that it was fitted on")
+
+
+def test_a_page_of_videos_tells_their_steadiness_beside_their_psnr(tmp_path):
+    ladder = Ladder.of([Policy(mask=Mask.uniform(STEPS, 3), quality=Quality(psnr=25.0, samples=4))])
+    ladder.save(tmp_path / "budcache.ladder.json")
+    found = comparison()
+    entries = [
+        one.model_copy(update={"values": {**one.values, "steadiness": (31.5, 32.5, 36.5)}}) for one in found.entries
+    ]
+    measures = (found.measures[0], Measure.of(METRICS["steadiness"]))
+    found = found.model_copy(update={"entries": tuple(entries), "measures": measures})
+    (kept,) = promises.kept(found, "budcache.ladder.json", tmp_path)
+    assert kept.moving == {"Steadiness": "33.5 ± 1.5 dB"}
+    table = per_prompt(found, 3)
+    assert table.moving == ["Steadiness, budcache"]
+    assert {row.number: row.moving for row in table.rows} == {0: ["31.50"], 1: ["32.50"], 2: ["36.50"]}
+    assert "33.5 ± 1.5 dB" in page(found, tmp_path) and "Steadiness, budcache" in page(found, tmp_path)
 
 
 def test_dots_tell_the_calls_of_every_sample():

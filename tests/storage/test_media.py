@@ -47,7 +47,15 @@ def test_what_has_no_pictures_is_said_to_have_none():
 
 
 @pytest.mark.parametrize(
-    ("name", "sample"), [("a.png", PICTURE), ("a.JPG", PICTURE), ("a.gif", VIDEO), ("a.mp4", VIDEO)]
+    ("name", "sample"),
+    [
+        ("a.png", PICTURE),
+        ("a.JPG", PICTURE),
+        ("a.webp", PICTURE),
+        ("a.webp", VIDEO),
+        ("a.gif", VIDEO),
+        ("a.mp4", VIDEO),
+    ],
 )
 def test_what_fits_its_name_is_written_under_it(tmp_path, name, sample):
     media.check_format(tmp_path / name, video=sample is VIDEO)
@@ -59,9 +67,9 @@ def test_what_fits_its_name_is_written_under_it(tmp_path, name, sample):
     ("name", "video", "says"),
     [
         ("a.mp4", False, "a name for a video, but the pipeline makes a picture. Use .png."),
-        ("a.png", True, "a name for a picture, but the pipeline makes a video. Use .mp4 or .gif."),
+        ("a.png", True, "a name for a picture, but the pipeline makes a video. Use .mp4, .webp or .gif."),
         ("a.xyz", False, "ends in .xyz, which cannot be written. Use .png."),
-        ("a.xyz", True, "ends in .xyz, which cannot be written. Use .mp4 or .gif."),
+        ("a.xyz", True, "ends in .xyz, which cannot be written. Use .mp4, .webp or .gif."),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_work(name, video, says):
@@ -70,11 +78,27 @@ def test_what_does_not_fit_is_refused_before_the_work(name, video, says):
     assert says in str(caught.value)
 
 
-def test_without_imageio_a_video_is_a_gif(no_imageio, tmp_path):
-    assert media.ending(video=True) == ".gif"
-    assert media.save(VIDEO, tmp_path / "000") == tmp_path / "000.gif"
-    with pytest.raises(FileError, match=r"needs imageio to be written\. Install budcache\[video\], or use \.gif"):
+def test_without_imageio_a_video_is_an_animated_webp(no_imageio, tmp_path):
+    assert media.ending(video=True) == ".webp"
+    assert media.save(VIDEO, tmp_path / "000") == tmp_path / "000.webp"
+    with pytest.raises(FileError, match=r"imageio to be written\. Install budcache\[video\], or use \.webp or \.gif"):
         media.check_format(tmp_path / "a.mp4", video=True)
+
+
+@pytest.mark.parametrize(("name", "lossless"), [("a.webp", True), ("a.gif", False)])
+def test_an_animated_file_has_every_frame_at_its_time(tmp_path, name, lossless):
+    """Small ones keep every colour as WebP; a GIF cannot."""
+    frames = np.random.default_rng(0).integers(0, 255, (5, 40, 40, 3), np.uint8)
+    media.save([Image.fromarray(frame) for frame in frames], tmp_path / name, fps=10)
+    with Image.open(tmp_path / name) as video:
+        assert video.n_frames == 5
+        found, times = [], []
+        for place in range(5):
+            video.seek(place)
+            found.append(np.asarray(video.convert("RGB")))
+            times.append(video.info["duration"])
+    assert set(times) == {100}
+    assert np.array_equal(found, frames) == lossless
 
 
 @pytest.mark.parametrize(("name", "sample", "kept"), [("h.mp4", PICTURE, "h.mp4.png"), ("h.png", VIDEO, "h.png.mp4")])

@@ -14,7 +14,7 @@ from torch import Tensor
 from budcache.baselines.base import Branch, Knob, Native, StaticBranch, pick
 from budcache.errors import PipelineError, SearchError
 from budcache.mask import Mask
-from budcache.numerics.rollout import State, coast, compute
+from budcache.numerics.rollout import State, coast, compute, ended
 from budcache.pipeline.driven import PipelineModel
 
 if TYPE_CHECKING:
@@ -210,4 +210,4 @@ class _Follow:
         return self._on(state, self.model.reuse(state.x, self.model.sigmas[state.step], state.memo))
 
     def _on(self, state: State, v: Tensor) -> State:
-        return coast(state, v, state.step + 1, self.model.sigmas, self.solver)[-1]
+        return ended(coast(state, v, state.step + 1, self.model.sigmas, self.solver))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor
 from budcache.calibration.objectives import Objective, Run, latent_mse
 from budcache.errors import SearchError
 from budcache.mask import Mask
-from budcache.numerics.rollout import State, coast, compute, rollout
+from budcache.numerics.memory import park, unpark
+from budcache.numerics.rollout import State, coast, compute, ended, rollout
+from budcache.numerics.shelf import Kept, Shelf
 from budcache.numerics.solvers import Solver, first_order
 from budcache.plan import Moves, Plan
 from budcache.policy import Policy
@@ -32,6 +35,9 @@ class Calibration:
         residual: whether reused steps repeat the trunk's residual instead of the output.
         record: whether the full runs are also kept as inner products (F10).
         taught: called after each full run with the sample-calls that these have taken so far.
+        shelf: where the full runs' states wait; None is main memory.
+        whole: whether the states on the way are kept; who only judges needs the last ones.
+        switch: the step at which another expert takes over, whose fits are not to look back before it; None lets them.
 
     Attributes:
         calls: sample-calls so far: model evaluations times samples, the teacher's included.
@@ -47,6 +53,9 @@ class Calibration:
         residual: bool = False,
         record: bool = False,
         taught: Callable[[int], None] | None = None,
+        shelf: Shelf | None = None,
+        whole: bool = True,
+        switch: int | None = None,
     ) -> None:
         if not runs:
             raise SearchError("there is nothing to calibrate on. Give at least one prompt.")
@@ -57,10 +66,11 @@ class Calibration:
                 "the pictures are too small for this model. Choose a larger height and width."
             )
         self.runs, self.objective, self.residual, self._spent = list(runs), objective, residual, spent
+        self.shelf, self.switch, self._whole = shelf, switch, whole
         self.steps = len(runs[0].sigmas) - 1
         self._solvers = [run.solver() for run in runs]
         self._moves: dict[int, Moves] = {}
-        self._teachers: list[list[Tensor]] = []
+        self._teachers: list[Waiting] = []
         self._products: list[Array] | None = [] if record else None
         for run in self.runs:
             self._teachers.append(self._teach(run, teacher_sigmas))
@@ -85,10 +95,11 @@ class Calibration:
 
     def teacher(self, run: int) -> Tensor:
         """The final latents of the full run."""
-        return self._teachers[run][-1].to(self.runs[run].noise.device)
+        final: Tensor = self._teachers[run][-1]
+        return final.to(self.runs[run].noise.device)
 
-    def trajectory(self, run: int) -> list[Tensor]:
-        """The full run's latents at every step, and at the end; kept on the CPU, for they are many."""
+    def trajectory(self, run: int) -> Sequence[Tensor]:
+        """The full run's latents at every step, and at the end; kept on the CPU or on disk, for they are many."""
         return self._teachers[run]
 
     def solver(self, run: int) -> Solver:
@@ -142,7 +153,7 @@ class Calibration:
         if len(mask) != self.steps:
             raise SearchError(f"the mask has {len(mask)} steps, but the runs have {self.steps}.")
 
-    def _teach(self, run: Run, finer: Tensor | None) -> list[Tensor]:
+    def _teach(self, run: Run, finer: Tensor | None) -> Waiting:
         """The teacher's states at every step of the run, and at the end."""
         levels = run.sigmas if finer is None else finer
         if abs(float(levels[0] - run.sigmas[0])) > 1e-3 * float(levels[0]):
@@ -152,22 +163,27 @@ class Calibration:
                 'give the scheduler timestep_spacing="trailing".'
             )
         solver = run.solver(finer)
-        state, states, outputs = State(run.noise), [run.noise.cpu()], list[Tensor]()
+        state, states, outputs = State(run.noise), Waiting(self.shelf), Waiting(self.shelf)
+        states.add(run.noise.cpu())
         for k in range(len(levels) - 1):
             state = compute(run, state, levels)
             if self._products is not None:
-                outputs.append(state.outputs[0].cpu())
-            state = coast(state, state.outputs[0], k + 1, levels, solver)[-1]
-            states.append(state.x.cpu())
+                outputs.add(state.outputs[0].cpu())
+            state = ended(coast(state, state.outputs[0], k + 1, levels, solver))
+            states.add(state.x.cpu())
+            if not self._whole and finer is None and self._products is None:
+                states.only_last()
         if not torch.isfinite(states[-1]).all():
             raise SearchError(
                 "the full run itself ends in numbers that are not finite. Check the model and its number format."
             )
         if finer is not None:
-            states = [_between(states, levels, sigma) for sigma in run.sigmas]
-            outputs = [_between(outputs, levels[:-1], sigma) for sigma in run.sigmas[:-1]] if outputs else []
+            states = states.at(run.sigmas, levels)
+            outputs = outputs.at(run.sigmas[:-1], levels[:-1]) if len(outputs) else outputs
         if self._products is not None:
-            self._products.append(gram_of(states, outputs))
+            self._products.append(gram_of(states.parked, outputs.parked))
+        if not self._whole:
+            states.only_last()
         return states
 
     @property
@@ -176,6 +192,36 @@ class Calibration:
         if not self._products:
             raise SearchError("these full runs were not recorded.")
         return Grams(self.runs[0].sigmas.double().cpu().numpy(), np.concatenate(self._products))
+
+
+class Waiting(Sequence[Tensor]):
+    """The tensors of one run, one after the other; each comes off the shelf when it is asked for."""
+
+    def __init__(self, shelf: Shelf | None) -> None:
+        self.shelf = shelf
+        self.parked: list[Tensor | Kept] = []
+
+    def add(self, tensor: Tensor) -> None:
+        """Put one behind the others."""
+        self.parked.append(park(tensor, self.shelf))
+
+    def only_last(self) -> None:
+        """Let go of all but the last."""
+        del self.parked[:-1]
+
+    def at(self, sigmas: Tensor, levels: Tensor) -> Waiting:
+        """The same run where it passes other levels."""
+        found = Waiting(self.shelf)
+        for sigma in sigmas:
+            found.add(_between(self, levels, sigma))
+        return found
+
+    def __getitem__(self, place: Any) -> Any:
+        found = self.parked[place]
+        return [unpark(each) for each in found] if isinstance(place, slice) else unpark(found)
+
+    def __len__(self) -> int:
+        return len(self.parked)
 
 
 def _between(states: Sequence[Tensor], levels: Tensor, sigma: Tensor) -> Tensor:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from budcache.calibration.fingerprint import Unnameable, fingerprint
 from budcache.errors import SearchError
+from budcache.numerics.memory import park, unpark
 from budcache.numerics.model import Model
+from budcache.numerics.shelf import Shelf
 from budcache.numerics.solvers import Solver
 
 __all__ = ["Objective", "ObjectiveLike", "PixelError", "Run", "latent_mse", "name_of", "objective", "squared_errors"]
@@ -42,26 +44,31 @@ def latent_mse(student: Tensor, teacher: Tensor, run: Run) -> Tensor:
 
 
 class PixelError:
-    """Mean squared error of decoded pictures of values from -1 to 1, as in the authors' search on Wan."""
+    """Mean squared error of decoded pictures of values from -1 to 1, as in the authors' search on Wan.
 
-    def __init__(self) -> None:
-        self._teachers: dict[int, list[Any]] = {}
+    Args:
+        shelf: where the teacher's pictures wait; None is main memory.
+    """
+
+    def __init__(self, shelf: Shelf | None = None) -> None:
+        self._teachers: dict[int, list[Tensor]] = {}  # parked
+        self._shelf = shelf
 
     def __call__(self, student: Tensor, teacher: Tensor, run: Any) -> Tensor:
         """The error of each sample; the teacher's pictures are decoded once per run."""
         if id(run) not in self._teachers:
-            self._teachers[id(run)] = run.decode(teacher)
+            self._teachers[id(run)] = [park(torch.from_numpy(each), self._shelf) for each in run.decode(teacher)]
         pairs = zip(run.decode(student), self._teachers[id(run)], strict=True)
-        return torch.tensor([4 * float(((a - b) ** 2).mean()) for a, b in pairs], dtype=torch.float64)
+        return torch.tensor([4 * float(((a - unpark(b).numpy()) ** 2).mean()) for a, b in pairs], dtype=torch.float64)
 
 
-def objective(given: ObjectiveLike) -> Objective:
+def objective(given: ObjectiveLike, shelf: Shelf | None = None) -> Objective:
     """The objective of that name, or the function itself."""
     if callable(given):
         return given
     if given not in ("latent", "pixel"):
         raise SearchError(f"there is no objective {given!r}. Use 'latent', 'pixel' or a function.")
-    return latent_mse if given == "latent" else PixelError()
+    return latent_mse if given == "latent" else PixelError(shelf)
 
 
 def name_of(given: ObjectiveLike) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from budcache.calibration.calibration import Calibration
 from budcache.errors import SearchError
-from budcache.numerics.memory import park, size_of, unpark
-from budcache.numerics.rollout import State, coast, compute, reuse
+from budcache.numerics.memory import leaves, park, size_of, unpark
+from budcache.numerics.rollout import State, coast, compute, ended, reuse
 from budcache.plan import Stretch
 from budcache.rows import MAX_BLEND
 
@@ -21,11 +22,15 @@ T = TypeVar("T")
 
 
 class Memory(Generic[T]):
-    """What is remembered by key, within a bound in bytes; what was not asked for longest goes first."""
+    """What is remembered by key, within a bound in bytes; what was not asked for longest goes first.
+
+    States of neighbouring prefixes share most of their tensors, which count once.
+    """
 
     def __init__(self, bound: int) -> None:
         self.bound, self.size = bound, 0
         self._known: OrderedDict[Hashable, T] = OrderedDict()
+        self._users: Counter[int] = Counter()  # of each tensor
 
     def get(self, key: Hashable) -> T | None:
         """What was put there, if it is still remembered."""
@@ -39,10 +44,15 @@ class Memory(Generic[T]):
         if self.bound <= 0 or key in self._known:
             return
         self._known[key] = value
-        self.size += size_of(value)
+        for leaf in leaves(value):
+            self.size += 0 if self._users[id(leaf)] else size_of(leaf)
+            self._users[id(leaf)] += 1
         while self.size > self.bound and self._known:
             _, dropped = self._known.popitem(last=False)
-            self.size -= size_of(dropped)
+            for leaf in leaves(dropped):
+                self._users[id(leaf)] -= 1
+                self.size -= 0 if self._users[id(leaf)] else size_of(leaf)
+            self._users += Counter()  # without those that nobody uses
 
     def __len__(self) -> int:
         return len(self._known)
@@ -55,12 +65,21 @@ class Prefixes:
         calibration: the runs.
         outputs: how many outputs to keep in a state, for blends.
         memory: bytes that may be spent on remembered states; 0 remembers none. The results are the same.
+        branch: whether to keep the conditional branch's outputs as well, where the runs tell them apart.
+        switch: a step behind which the outputs from before it are forgotten: those of another expert.
     """
 
-    def __init__(self, calibration: Calibration, outputs: int = 1, memory: int = 0) -> None:
+    def __init__(
+        self,
+        calibration: Calibration,
+        outputs: int = 1,
+        memory: int = 0,
+        branch: bool = True,
+        switch: int | None = None,
+    ) -> None:
         if not 1 <= outputs <= MAX_BLEND:
             raise SearchError(f"a policy blends 1 to {MAX_BLEND} outputs, not {outputs}. Three are often enough.")
-        self.calibration, self.outputs = calibration, outputs
+        self.calibration, self.outputs, self.branch, self.switch = calibration, outputs, branch, switch
         self._memory: Memory[list[State]] = Memory(memory)
         # Where the last walk ended: a walk that is made stretch by stretch goes on from there, memory or not.
         self._newest: tuple[tuple[Stretch, ...], list[State]] | None = None
@@ -80,20 +99,20 @@ class Prefixes:
         self._newest = stretches, states
         return states
 
-    def along(self, number: int, state: State, stretch: Stretch) -> list[State]:
-        """One run along a stretch: the state after each of its steps."""
+    def along(self, number: int, state: State, stretch: Stretch) -> Iterator[State]:
+        """One run along a stretch: the state after each of its steps, one at a time."""
         run, solver = self.calibration.runs[number], self.calibration.solver(number)
         if stretch.noise is not None:
             stretch = stretch.on(self.calibration.moves(number))
         return reuse(run, unpark(state), stretch, run.sigmas, solver, self.calibration.residual)
 
-    def pushed(self, number: int, state: State, v: Tensor, end: int) -> list[State]:
+    def pushed(self, number: int, state: State, v: Tensor, end: int) -> Iterator[State]:
         """One run with any velocity to a step: the state after each step. `state` is at work already."""
         return coast(state, v, end, self.calibration.runs[number].sigmas, self.calibration.solver(number))
 
     def finals(self, states: list[State], last: Stretch) -> list[Tensor]:
         """Every run's final latents along the last stretch; on the CPU, for the device holds one run at a time."""
-        return [self.along(number, state, last)[-1].x.cpu() for number, state in enumerate(states)]
+        return [ended(self.along(number, state, last)).x.cpu() for number, state in enumerate(states)]
 
     def forget(self) -> None:
         """Let go of the remembered states."""
@@ -105,9 +124,16 @@ class Prefixes:
         return self._memory.get(stretches)
 
     def _computed(self, number: int, x: Tensor) -> State:
-        run = self.calibration.runs[number]
-        return park(compute(run, State(x, start=x), run.sigmas, self.outputs))
+        return self._parked(number, State(x, start=x))
 
     def _beyond(self, number: int, state: State, stretch: Stretch) -> State:
+        there = ended(self.along(number, state, stretch))
+        if self.switch is not None and stretch.step < self.switch <= stretch.end:
+            there = replace(there, outputs=(), branch=())
+        return self._parked(number, there)
+
+    def _parked(self, number: int, state: State) -> State:
+        """A run computed where it is, to wait for its turn."""
         run = self.calibration.runs[number]
-        return park(compute(run, self.along(number, state, stretch)[-1], run.sigmas, self.outputs))
+        state = compute(run, state, run.sigmas, self.outputs)
+        return park(state if self.branch else replace(state, branch=()), self.calibration.shelf)

@@ -30,15 +30,22 @@ class Scorer(ABC):
         outputs: how many outputs a blend may need.
         memory: bytes that may be spent on remembered states; 0 remembers none. The scores are the same.
         pictures: who looks at the decoded pictures, too; None does not decode.
+        branch: whether to keep the conditional branch's outputs, too.
     """
 
     kind: str  # of reuse, as ledgers call it
 
     def __init__(
-        self, calibration: Calibration, *, outputs: int = 1, memory: int = 0, pictures: Pictures | None = None
+        self,
+        calibration: Calibration,
+        *,
+        outputs: int = 1,
+        memory: int = 0,
+        pictures: Pictures | None = None,
+        branch: bool = False,
     ) -> None:
         self.calibration, self.pictures = calibration, pictures
-        self.prefixes = Prefixes(calibration, outputs, memory)
+        self.prefixes = Prefixes(calibration, outputs, memory, branch, calibration.switch)
 
     def score_many(self, masks: Iterable[Mask]) -> Iterator[Score]:
         """Score masks one after the other, each when it is asked for."""
@@ -79,9 +86,13 @@ class PlainScorer(Scorer):
         calibration.check(mask)
         states = self.prefixes.at(tuple(Stretch(step, end) for step, end in mask.segments[:-1]))
         to_end = Stretch(last, calibration.steps)
-        rolled = [[s.x.cpu() for s in self.prefixes.along(i, state, to_end)] for i, state in enumerate(states)]
-        arrivals: list[tuple[float, ...] | None] = [None] * (last + 1)
-        for j in range(calibration.steps - last):
-            pairs = [(xs[j], calibration.trajectory(i)[last + 1 + j]) for i, xs in enumerate(rolled)]
-            arrivals.append(tuple(torch.cat([squared_errors(*pair) for pair in pairs]).tolist()))
-        return self.scored(mask, [xs[-1] for xs in rolled], tuple(arrivals))
+        finals, errors = list[Tensor](), list[list[Tensor]]()  # the latter by run and step
+        for number, state in enumerate(states):
+            teacher, passed = calibration.trajectory(number), list[Tensor]()
+            for step, each in enumerate(self.prefixes.along(number, state, to_end), last + 1):
+                x = each.x.cpu()
+                passed.append(squared_errors(x, teacher[step]))
+            finals.append(x)
+            errors.append(passed)
+        arrivals = (tuple(torch.cat(of_all).tolist()) for of_all in zip(*errors, strict=True))
+        return self.scored(mask, finals, (*[None] * (last + 1), *arrivals))

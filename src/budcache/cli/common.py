@@ -60,6 +60,9 @@ ModelArgument = Annotated[str, typer.Argument(help="An embedded name (tiny-flux)
 Height = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
 Width = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
 Frames = Annotated[int | None, typer.Option(min=1, help="Frames of a video.")]
+Fps = Annotated[int, typer.Option(min=1, help="Frames a second of a video.")]
+StateMemory = Annotated[str, typer.Option(help="Main memory for states, the others wait on disk: 500M, 2G, 0.")]
+Across = Annotated[bool, typer.Option("--across", help="Wan 2.2: let rows look back on the other expert's outputs.")]
 Guidance = Annotated[float | None, typer.Option(help="Guidance scale; default: the model's.")]
 Guidances = Annotated[
     str | None,

@@ -15,6 +15,7 @@ from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     CALIBRATION_PROMPTS,
     Device,
+    Fps,
     Frames,
     Guidance,
     Height,
@@ -68,7 +69,13 @@ def compare(
     folder: Annotated[Path, typer.Option("--out", "-o", help="A folder; the same command goes on in it.")] = Path(
         "comparison"
     ),
-    metrics: Annotated[str, typer.Option(help="psnr, ssim, lpips, clip-b, clip-l, imagereward, hpsv2.")] = "psnr,ssim",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="psnr, ssim, lpips, clip-b, clip-l, imagereward, hpsv2; of videos worst-frame and steadiness, too. "
+            "Default: psnr,ssim, and for videos these two."
+        ),
+    ] = None,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy or ladder file to compare, too.")] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to measure on.")
@@ -84,6 +91,7 @@ def compare(
     height: Height = None,
     width: Width = None,
     frames: Frames = None,
+    fps: Fps = 16,
     guidance: Guidance = None,
     negative: Negative = None,
     device: Device = None,
@@ -140,11 +148,12 @@ def compare(
             calibration=learned_on,
             folder=folder,
             methods=names,
-            metrics=_names(metrics, "--metrics"),
+            metrics=None if metrics is None else _names(metrics, "--metrics"),
             policies=ladders,
             seed=seed,
             batch=batch or (EMBEDDED_BATCH if embedded else 1),
             call=settings,
+            fps=fps,
             timed=None if timed is None else [name for name in _names(timed, "--timed") if name != "none"],
             watch=watch,
             progress=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,54 +15,140 @@ from budcache.cli.compare import KeptRows
 from budcache.jobs.search import search
 from budcache.policy import Ladder
 
-MODEL, STEPS, BUDGETS, SHOWN = "tiny-flux", 28, (5, 6, 8, 10), 8
-COMPARED = (6, 10)
-PLAIN = ("fewer-steps", "ipndm", "dpmpp", "unipc", "uniform")  # have nothing to choose
-TUNED = ("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p")  # by benchmarks/tune_demo.py
-SETTINGS = Path(__file__).with_name("demo.settings.json")
-CALIBRATION = 12  # prompts, for ours and for the settings of the others
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Show:
+    """What a demo shows.
+
+    Attributes:
+        model: an embedded name.
+        steps: K of the full run.
+        budgets: of the search.
+        shown: the budget in the last lines.
+        compared: budgets of the comparison.
+        plain: methods that have nothing to choose.
+        tuned: methods whose settings were chosen beforehand, by benchmarks/tune_demo.py.
+        settings: these settings; without the file those methods are left out.
+        calibration: prompts, for ours and for the settings of the others.
+        prompts: evaluation prompts to measure on.
+        batch: samples at once.
+        call: how to use what was found, in a line of Python.
+    """
+
+    model: str
+    steps: int
+    budgets: tuple[int, ...]
+    shown: int
+    compared: tuple[int, ...]
+    plain: tuple[str, ...]
+    tuned: tuple[str, ...]
+    settings: Path | None
+    calibration: int
+    prompts: int
+    batch: int
+    call: str
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that can take part: there is no time to choose settings here."""
+        there = self.settings is None or self.settings.exists()
+        return [*self.plain, *(self.tuned if there else ())]
+
+    def texts(self, split: str, count: int) -> list[str]:
+        """Prompts of the model."""
+        from budcache import models
+
+        return models.prompts(self.model, split)[:count]
+
+
+PICTURES = Show(
+    model="tiny-flux",
+    steps=28,
+    budgets=(5, 6, 8, 10),
+    shown=8,
+    compared=(6, 10),
+    plain=("fewer-steps", "ipndm", "dpmpp", "unipc", "uniform"),
+    tuned=("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p"),
+    settings=HERE / "demo.settings.json",
+    calibration=12,
+    prompts=8,
+    batch=8,
+    call='image = pipe("red apple").images[0]',
+)
+VIDEOS = Show(
+    model="tiny-wan",
+    steps=50,
+    budgets=(8, 10, 15, 20),
+    shown=10,
+    compared=(10, 20),
+    plain=("fewer-steps", "uniform"),
+    tuned=("teacache", "magcache"),
+    settings=HERE / "demo-video.settings.json",
+    calibration=4,
+    prompts=4,
+    batch=4,
+    call='video = pipe("red apple rolling to the right").frames[0]',
+)
 
 
 @command
 def demo(
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Where to write the report.")] = Path("out/demo"),
-    prompts: Annotated[int, typer.Option(min=1, max=64, help="How many evaluation prompts to measure on.")] = 8,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Where to write the report.", show_default="out/demo, out/demo-video"),
+    ] = None,
+    prompts: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="How many evaluation prompts to measure on.", show_default="8; 4 videos"),
+    ] = None,
+    video: Annotated[bool, typer.Option("--video", help="The same with videos; at most five minutes.")] = False,
 ) -> None:
-    """Search, draw and compare on the embedded model, without a GPU, a network or an account."""
-    from budcache import models
+    """Search, draw and compare on an embedded model, without a GPU, a network or an account."""
+    show = VIDEOS if video else PICTURES
+    present(show, folder or Path("out/demo-video" if video else "out/demo"), prompts or show.prompts)
+
+
+def present(show: Show, folder: Path, prompts: int) -> None:
+    """Search, draw, compare and write the page."""
     from budcache.comparison import headline, text
     from budcache.jobs.compare import compare
     from budcache.report.text import describe
 
     check_writable(folder / "comparison.html")
     begin = time.perf_counter()
-    pipe = open_pipeline(MODEL, "cpu", "float32")
+    pipe = open_pipeline(show.model, "cpu", "float32")
     pipe.set_progress_bar_config(disable=True)
-    learned_on = models.prompts(MODEL, "calibration")[:CALIBRATION]
-    out.print(f"[bold]1. Search and fit[/bold] on {MODEL}: {', '.join(map(str, BUDGETS))} of {STEPS} calls, one search")
-    ladder = _searched(pipe, learned_on, folder, fit=True)
+    learned_on = show.texts("calibration", show.calibration)
+    out.print(
+        f"[bold]1. Search and fit[/bold] on {show.model}: {', '.join(map(str, show.budgets))} of {show.steps} calls"
+    )
+    ladder = _searched(show, pipe, learned_on, folder, fit=True)
     path = ladder.save(folder / "budcache.ladder.json")
     out.print(describe(ladder))
     say("The same search without a fit, to compare with.")
-    plain = _searched(pipe, learned_on, folder, fit=False)
+    plain = _searched(show, pipe, learned_on, folder, fit=False)
     plain.save(folder / "budcache-plain.ladder.json")
 
-    shown = models.prompts(MODEL, "evaluation")[:prompts]
-    out.print(f"\n[bold]2. Compare[/bold] with the other methods on {len(shown)} prompts and seeds not seen before")
+    measured_on = show.texts("evaluation", prompts)
+    out.print(
+        f"\n[bold]2. Compare[/bold] with the other methods on {len(measured_on)} prompts and seeds not seen before"
+    )
     with Bar() as bar:
         watch = KeptRows(bar)
         found = compare(
             pipe,
-            steps=STEPS,
-            prompts=shown,
+            steps=show.steps,
+            prompts=measured_on,
             calibration=learned_on,
             folder=folder,
-            budgets=COMPARED,
-            methods=[*PLAIN, *TUNED],
-            settings=SETTINGS,
+            budgets=show.compared,
+            methods=show.methods,
+            settings=show.settings if set(show.tuned) <= set(show.methods) else None,
             timed=("budcache",),
             policies={"budcache-plain": plain, "budcache": ladder},
-            batch=8,
+            batch=show.batch,
             watch=watch,
             progress=False,
         )
@@ -69,22 +156,24 @@ def demo(
     if watch.note:
         say(watch.note)
     out.print(f"\n[bold]{headline(found)}[/bold]")
-    say(f"`budcache compare {MODEL} --budgets 5,6,8,10` takes longer: more budgets, prompts and methods, each timed.")
+    budgets = ",".join(map(str, show.budgets))
+    longer = f"budcache compare {show.model} --steps {show.steps} --budgets {budgets}"
+    say(f"`{longer}` takes longer: more budgets, prompts and methods, each timed.")
     seconds = time.perf_counter() - begin
     say(f"The report: {folder / 'comparison.html'} ({seconds:.0f} s in all). On your own pipeline:\n")
-    say(f'    with budcache.applied(pipe, "{path}", budget={SHOWN}):\n        image = pipe("red apple").images[0]')
+    say(f'    with budcache.applied(pipe, "{path}", budget={show.shown}):\n        {show.call}')
 
 
-def _searched(pipe: Any, prompts: list[str], folder: Path, *, fit: bool) -> Ladder:
+def _searched(show: Show, pipe: Any, prompts: list[str], folder: Path, *, fit: bool) -> Ladder:
     """Our ladder, with fitted or with plain reuse."""
     with Bar() as bar:
         return search(
             pipe,
-            steps=STEPS,
-            budgets=BUDGETS,
+            steps=show.steps,
+            budgets=show.budgets,
             prompts=prompts,
             refine="fit" if fit else "none",
-            batch=8,
+            batch=show.batch,
             ledger=folder / ("search.ledger.jsonl" if fit else "budcache-plain.ledger.jsonl"),
             progress=False,
             watch=bar,

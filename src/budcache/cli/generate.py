@@ -11,6 +11,7 @@ import typer
 
 from budcache.cli.common import (
     Device,
+    Fps,
     Frames,
     Guidance,
     Height,
@@ -38,7 +39,13 @@ def generate(
     policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
     out_path: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A file, or a folder for several; default: out.png or out.mp4.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="A file, or a folder for several; default: out.png, for videos out.mp4, or out.webp without "
+            "budcache[video].",
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the full run; default: the model's.")] = None,
     seed: Annotated[
@@ -48,7 +55,7 @@ def generate(
     height: Height = None,
     width: Width = None,
     frames: Frames = None,
-    fps: Annotated[int, typer.Option(min=1, help="Frames per second of a video.")] = 16,
+    fps: Fps = 16,
     guidance: Guidance = None,
     negative: Negative = None,
     image: Annotated[Path | None, typer.Option(help="A picture to start from, for pipelines that want one.")] = None,
@@ -58,6 +65,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Draw pictures or videos, under a policy or in full."""
+    from budcache.pipeline.arguments import makes_videos
     from budcache.storage import media
 
     chosen = _choose(policy, budget)
@@ -78,7 +86,7 @@ def generate(
         strength=strength,
     )
     jobs = [(text, seed + i) for text in prompt for i in range(count)]
-    video = _makes_video(pipe)
+    video = makes_videos(pipe)
     paths = _paths(out_path or Path("out").with_suffix(media.ending(video)), len(jobs))
     for path in paths:  # before the work, not after it
         media.check_format(path, video)
@@ -91,11 +99,14 @@ def generate(
         begin = time.perf_counter()
         output, calls = _draw(pipe, chosen, {**settings, "prompt": text}, number)
         seconds = time.perf_counter() - begin
-        target = media.save(media.pictures(output)[0], path, fps)
-        written.append({"file": str(target), "prompt": text, "seed": number, "calls": calls, "seconds": seconds})
+        sample = media.pictures(output)[0]
+        target = media.save(sample, path, fps)
+        length = {"frames": len(sample), "fps": fps} if isinstance(sample, list) else {}
+        facts = {"file": str(target), "prompt": text, "seed": number, "calls": calls, "seconds": seconds}
+        written.append({**facts, **length})
         if not as_json:
             cost = f"{calls} of {chosen.steps} calls" if chosen is not None else f"{calls} calls"
-            say(f"{target}  {cost}, {seconds:.2f} s")
+            say(f"{target}  {media.spoken(**length) + ', ' if length else ''}{cost}, {seconds:.2f} s")
     if as_json:
         print(json.dumps({"model": model, "samples": written}))
 
@@ -108,13 +119,6 @@ def _choose(path: Path | None, budget: int | None) -> Policy | None:
     from budcache.pipeline.serving import choose
 
     return choose(path, budget)
-
-
-def _makes_video(pipe: Any) -> bool:
-    """Known before it has run: pipelines that make videos let one choose the number of frames."""
-    from budcache.pipeline.arguments import arguments
-
-    return not {"num_frames", "frames", "video_length"}.isdisjoint(arguments(pipe))
 
 
 def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:

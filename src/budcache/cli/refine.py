@@ -12,6 +12,7 @@ import typer
 
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
+    Across,
     Count,
     Device,
     Frames,
@@ -22,6 +23,7 @@ from budcache.cli.common import (
     Numbers,
     Prompt,
     PromptFile,
+    StateMemory,
     Width,
     calibration_prompts,
     command,
@@ -42,6 +44,7 @@ from budcache.jobs.config import AlignConfig, AlignMethod, FitConfig
 from budcache.jobs.estimate import align_phases, fit_phases, put_aside
 from budcache.jobs.fit import fit as fit_policies
 from budcache.jobs.refining import origin_after
+from budcache.options import bytes_of
 from budcache.policy import Ladder, Policy, load
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import split, take_samples
@@ -85,6 +88,8 @@ def fit(
     ] = None,
     target: Annotated[Literal["next", "final"], typer.Option(help="The teacher's latent to come near to.")] = "next",
     teacher_steps: Teacher = None,
+    state_memory: StateMemory = "2G",
+    across: Across = False,
     seed: Seed = 0,
     selection: Selection = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 1,
@@ -133,6 +138,8 @@ def fit(
             features=features,
             target=target,
             teacher_steps=teacher_steps,
+            state_memory=bytes_of(state_memory),
+            across=across,
             progress=False,
             watch=bar,
         )
@@ -170,6 +177,7 @@ def align(
     objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
     autocast: Annotated[Literal["bfloat16"] | None, typer.Option(help="Run the model in this format.")] = None,
     teacher_steps: Teacher = None,
+    state_memory: StateMemory = "2G",
     seed: Seed = 0,
     selection: Selection = None,
     height: Height = None,
@@ -227,6 +235,7 @@ def align(
             objective=objective,
             autocast=autocast,
             teacher_steps=teacher_steps,
+            state_memory=bytes_of(state_memory),
             ledger=ledger or work.out.with_suffix(".ledger.jsonl"),
             progress=False,
             watch=watch,

@@ -13,6 +13,7 @@ import typer
 from budcache.calibration.aggregate import Care
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
+    Across,
     Count,
     Device,
     Frames,
@@ -24,6 +25,7 @@ from budcache.cli.common import (
     Numbers,
     Prompt,
     PromptFile,
+    StateMemory,
     Width,
     calibration_prompts,
     check_model,
@@ -44,6 +46,7 @@ from budcache.jobs.estimate import affordable, search_phases
 from budcache.jobs.search import search as find
 from budcache.jobs.searching import check_record
 from budcache.mask import MAX_STEPS, Mask
+from budcache.options import bytes_of
 from budcache.policy import Ladder, Policy, Reuse
 from budcache.strategies import STRATEGIES, LadderSearch, Limits, Paths, Strategy
 from budcache.wording import quote
@@ -104,7 +107,8 @@ def search(
     max_calls: Annotated[int | None, typer.Option(min=1, help="Stop searching after so many sample-calls.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0, help="Stop searching after so many seconds.")] = None,
     max_evaluations: Annotated[int | None, typer.Option(min=1, help="Stop searching after so many masks.")] = None,
-    state_memory: Annotated[str, typer.Option(help="For remembered states: 500M, 2G, 0.")] = "2G",
+    state_memory: StateMemory = "2G",
+    across: Across = False,
     ledger: Annotated[Path | None, typer.Option(help="Default: beside --out, ending in .ledger.jsonl.")] = None,
     record: Annotated[
         Path | None, typer.Option(help="Full runs recorded before; paths are found from these, too.")
@@ -134,7 +138,7 @@ def search(
         batch,
         objective,
         Limits(max_calls, max_seconds, max_evaluations),
-        parse_bytes(state_memory),
+        bytes_of(state_memory),
         care,
         features,
     )
@@ -176,6 +180,7 @@ def search(
             ledger=kept,
             record=runs,
             state_memory=config.state_memory,
+            across=across,
             progress=False,
             watch=bar,
         )
@@ -222,21 +227,6 @@ def parse_budgets(text: str) -> list[int]:
         # One beyond what is possible is enough to be refused.
         budgets.update(range(int(ends[0]), min(int(ends[1]), max(int(ends[0]), MAX_STEPS + 1)) + 1))
     return sorted(budgets)
-
-
-def parse_bytes(text: str) -> int:
-    """`500M` or `2G` in bytes."""
-    number, unit = text.strip().upper().removesuffix("B"), 1
-    if number and number[-1] in "KMG":
-        unit = {"K": 10**3, "M": 10**6, "G": 10**9}[number[-1]]
-        number = number[:-1]
-    try:
-        found = int(float(number) * unit)
-    except (ValueError, OverflowError):
-        found = -1
-    if found < 0:
-        raise SearchError(f"a memory of {quote(text)} cannot be read. Write it as 500M or 2G.")
-    return found
 
 
 def parse_rounds(text: str) -> int | None:

@@ -250,7 +250,7 @@ class Folder(Kept):
             frames = [media.to_picture(frame) for frame in (sample[None] if sample.ndim == 3 else sample)]
             media.save(frames[len(frames) // 2], shown)
             if sample.ndim == 4:
-                media.save(frames, shown.with_suffix(".gif"))
+                media.save(frames, shown.with_suffix(".webp"), (self.conditions and self.conditions.fps) or media.FPS)
         except FileError:
             raise
         except OSError as error:

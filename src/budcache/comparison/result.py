@@ -42,6 +42,7 @@ class Measure(Value):
     digits: Annotated[int, Strict(), Field(ge=0, le=12)] = 3
     higher: Annotated[bool, Strict()] = True  # is better
     reference: Annotated[bool, Strict()] = True  # compares with the full run
+    moving: Annotated[bool, Strict()] = False  # is of videos alone
 
     @classmethod
     def of(cls, metric: Metric | type[Metric]) -> Measure:
@@ -220,6 +221,7 @@ class Conditions(Value):
     seed: Seed | None = None  # of the first sample's noise, the next ones count up; None: samples bring their own
     calibration: Count  # samples that were there to search and tune on
     policies: tuple[Text, ...] = ()  # methods that are ladders which the user brought
+    fps: Count | None = None  # frames a second at which videos are shown; pictures have none
     device: Text
     threads: Count
     dtype: Text

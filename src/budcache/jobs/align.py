@@ -10,11 +10,12 @@ from budcache.errors import SearchError
 from budcache.events import Watch
 from budcache.jobs.align_gradient import GradientAlignment
 from budcache.jobs.align_newton import NewtonAlignment
-from budcache.jobs.config import AlignConfig, AlignMethod, known_options
+from budcache.jobs.config import STATE_MEMORY, AlignConfig, AlignMethod, known_options
 from budcache.jobs.estimate import put_aside
 from budcache.jobs.meter import Meter
-from budcache.jobs.setup import check_call
+from budcache.jobs.setup import check_call, shelf_of
 from budcache.jobs.watching import watching
+from budcache.options import bytes_of
 from budcache.policy import Ladder, Policy
 from budcache.samples.samples import split, take_samples
 
@@ -43,6 +44,7 @@ def align(
     objective: Literal["latent", "pixel"] = "latent",
     autocast: Literal["bfloat16"] | None = None,
     teacher_steps: int | None = None,
+    state_memory: int | str = STATE_MEMORY,
     ledger: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     watch: Watch | None = None,
@@ -73,6 +75,7 @@ def align(
         objective: the squared error of final latents, or of decoded pictures.
         autocast: "bfloat16" to run the model in that number format.
         teacher_steps: of the teacher's run on the pipeline's own schedule; None is the policies' steps.
+        state_memory: main memory for states, as in `search`.
         ledger: a file in which everything learned is kept, so that a killed alignment can go on.
         progress: whether to show a bar; None shows one in a terminal or a notebook.
         watch: called with every event (`budcache.events`).
@@ -89,10 +92,6 @@ def align(
     learned_on = split(given, put_aside(len(given), selection))
     if learned_on == len(given):
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
-    job: GradientAlignment | NewtonAlignment
-    if config.way == "gradient":
-        job = GradientAlignment(pipe, config, given, learned_on)
-    else:
-        job = NewtonAlignment(pipe, config, given, learned_on)
-    with watching(watch, progress) as everybody:
-        return job.run(ledger, Meter("align", everybody))
+    kind = GradientAlignment if config.way == "gradient" else NewtonAlignment
+    with shelf_of(bytes_of(state_memory)) as shelf, watching(watch, progress) as everybody:
+        return kind(pipe, config, given, learned_on, shelf).run(ledger, Meter("align", everybody))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from budcache.calibration.judge import Judge
+    from budcache.numerics.shelf import Shelf
     from budcache.refine.align import Descent, Lesson, Update
 
 __all__ = ["GradientAlignment"]
@@ -37,6 +38,7 @@ class GradientAlignment:
     config: AlignConfig
     samples: Sequence[Mapping[str, Any]]
     learned_on: int
+    shelf: Shelf | None = None
     journal: Journal | None = None
     calls: int = 0  # sample-calls of the rung at work, without those of its judge
     before: int = 0  # sample-calls of the rungs before it
@@ -71,11 +73,12 @@ class GradientAlignment:
         from budcache.refine.align import Descent
 
         config, joint = self.config, rung.is_blended
-        setup = Setup(self.pipe, rung.steps, rung.reuse, 1, config.objective, config.teacher_steps)
+        setup = Setup(self.pipe, rung.steps, rung.reuse, 1, config.objective, config.teacher_steps, self.shelf)
         known, self.calls = self._known(rung.budget)
         self.earlier += self.calls
         taught = None if self.before else self.meter.spent  # the first rung's full runs are a phase of their own
-        with setup.calibration(self.samples[self.learned_on :], config.seed + self.learned_on, taught) as kept_out:
+        aside, seed = self.samples[self.learned_on :], config.seed + self.learned_on
+        with setup.calibration(aside, seed, taught, whole=False) as kept_out:
             judge = Judge(kept_out)
             sigmas = rung.sigmas or tuple(kept_out.runs[0].sigmas.tolist())
             start = rung.model_copy(update={"sigmas": sigmas})

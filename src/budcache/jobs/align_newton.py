@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from budcache.calibration.calibration import Calibration
     from budcache.calibration.judge import Judge
+    from budcache.numerics.shelf import Shelf
     from budcache.refine.equations import Equations
 
 __all__ = ["Newton", "NewtonAlignment"]
@@ -115,6 +116,7 @@ class NewtonAlignment:
     config: AlignConfig
     samples: Sequence[Mapping[str, Any]]
     learned_on: int
+    shelf: Shelf | None = None
     journal: Journal | None = field(default=None, init=False)
 
     def run(self, ledger: str | os.PathLike[str] | None, meter: Meter) -> Ladder:
@@ -122,16 +124,18 @@ class NewtonAlignment:
         from budcache.calibration.judge import Judge
 
         config, samples = self.config, self.samples
-        setup = Setup(self.pipe, config.ladder.steps, "output", config.batch, teacher_steps=config.teacher_steps)
+        steps, finer = config.ladder.steps, config.teacher_steps
+        setup = Setup(self.pipe, steps, "output", config.batch, teacher_steps=finer, shelf=self.shelf)
         with ExitStack() as stack:
             if ledger is not None:
                 self.journal = Journal(ledger, self._identity(setup), of="alignment")
                 stack.callback(self.journal.close)
             meter.plan(phases.align_phases(config, len(samples)))
             meter.phase(phases.FULL_RUNS)
-            known = stack.enter_context(setup.calibration(samples[: self.learned_on], config.seed, meter.spent))
-            aside = setup.calibration(samples[self.learned_on :], config.seed + self.learned_on)
-            judge = Judge(stack.enter_context(aside))
+            learned_on, aside = samples[: self.learned_on], samples[self.learned_on :]
+            known = stack.enter_context(setup.calibration(learned_on, config.seed, meter.spent, whole=False))
+            held_out = setup.calibration(aside, config.seed + self.learned_on, whole=False)
+            judge = Judge(stack.enter_context(held_out))
             meter.phase(phases.ALIGNING)
             rungs: list[Policy] = []
             for rung in config.ladder:

@@ -23,6 +23,7 @@ from budcache.jobs.meter import Meter
 from budcache.jobs.setup import check_call
 from budcache.jobs.watching import watching
 from budcache.metrics import METRICS, Metric, metric
+from budcache.metrics import usual as usual_metrics
 from budcache.options import check_budgets, one_or_several, whole
 from budcache.policy import Ladder
 from budcache.samples.samples import digest, settings_of, take_samples
@@ -58,6 +59,7 @@ class CompareConfig:
         batch: samples at once while searching and tuning.
         settings: of other methods that were chosen already.
         timed: the methods whose speed is measured; None is all.
+        fps: frames a second at which videos are shown.
     """
 
     steps: int
@@ -72,11 +74,13 @@ class CompareConfig:
     batch: int
     settings: Settings | None = None
     timed: tuple[str, ...] | None = None
+    fps: int = 16
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets, self.steps)
-        if self.batch < 1:
-            raise SearchError(f"batch must be at least 1, got {self.batch}.")
+        for name, value in (("batch", self.batch), ("fps", self.fps)):
+            if value < 1:
+                raise SearchError(f"{name} must be at least 1, got {value}.")
         for name in self.methods:
             if name not in METHODS and name not in self.policies:
                 raise SearchError(f"there is no method {name!r}. {nearest(name, [*METHODS, *self.policies])}")
@@ -106,6 +110,17 @@ class CompareConfig:
     def check_pipeline(self, pipe: Any) -> None:
         """Refuse arguments that the pipeline does not take, before it runs."""
         check_call(pipe, (*self.samples, *self.calibration), "comparison", OURS_TO_SAY)
+        moving = next((METRICS[name] for name in self.metrics if METRICS[name].moving), None)
+        if moving is not None and not self.makes_videos(pipe):
+            raise SearchError(
+                f"{moving.title} is of videos, and {type(pipe).__name__} makes pictures here. Leave {moving.name} out."
+            )
+
+    def makes_videos(self, pipe: Any) -> bool:
+        """Whether all samples will be videos: of more frames than one."""
+        from budcache.pipeline.arguments import makes_videos
+
+        return makes_videos(pipe) and all(settings_of(sample).get("frames") != 1 for sample in self.samples)
 
 
 @known_options
@@ -120,13 +135,14 @@ def compare(
     calibration_samples: Sequence[Mapping[str, Any]] = (),
     folder: str | os.PathLike[str],
     methods: Sequence[str] | None = None,
-    metrics: Sequence[str] = ("psnr", "ssim"),
+    metrics: Sequence[str] | None = None,
     policies: Mapping[str, Ladder] | None = None,
     seed: int = 0,
     batch: int = 1,
     call: Mapping[str, Any] | None = None,
     settings: str | os.PathLike[str] | None = None,
     timed: Sequence[str] | None = None,
+    fps: int = 16,
     watch: Watch | None = None,
     progress: bool | None = None,
 ) -> Comparison:
@@ -153,7 +169,8 @@ def compare(
         methods: names from `budcache.comparison.methods.METHODS`; None is all that are installed, without the slow
             published search. The full run always takes part. A method that cannot serve this pipeline is left out,
             with its reason.
-        metrics: names from `budcache.metrics.METRICS`.
+        metrics: names from `budcache.metrics.METRICS`; None is PSNR and SSIM, of videos the worst frame and the
+            steadiness as well.
         policies: ladders to compare as well, by a name of your choice; one called "budcache", "budcache-plain" or
             "authors" is taken instead of a search, and other methods' names are refused.
         seed: of the searches.
@@ -162,6 +179,7 @@ def compare(
         settings: a file of other methods' settings, such as the `settings.json` that a comparison leaves in its folder;
             what is in there is not chosen again.
         timed: the methods whose speed is measured, in pairs with full runs; None is all of them.
+        fps: frames a second at which videos are shown.
         watch: told typed events (`budcache.events`): what it will cost, how far it is, what is finished.
         progress: whether to show a bar; None does so in a terminal or a notebook.
 
@@ -180,14 +198,17 @@ def compare(
         else (),
         folder=Path(folder),
         methods=tuple(dict.fromkeys([*(usual() if methods is None else methods), *given])),
-        metrics=tuple(dict.fromkeys(metrics)),
+        metrics=tuple(dict.fromkeys(() if metrics is None else metrics)),
         policies=given,
         seed=seed,
         batch=whole("batch", batch),
         settings=None if settings is None else Settings.load(settings),
         timed=None if timed is None else tuple(timed),
+        fps=whole("fps", fps),
     )
     config.check_pipeline(pipe)
+    if metrics is None:
+        config = replace(config, metrics=usual_metrics(config.makes_videos(pipe)))
     _warn_of_shared_prompts(config)
     judges = _judges(pipe, config.metrics)
     config = replace(config, metrics=tuple(judge.name for judge in judges))
@@ -289,6 +310,7 @@ def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
         seed=None if own_noise else config.seed + EVALUATION_SEED,
         calibration=len(config.calibration),
         policies=tuple(config.policies),
+        fps=config.fps if config.makes_videos(pipe) else None,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         threads=torch.get_num_threads(),
         dtype=str(getattr(pipe, "dtype", "")).removeprefix("torch."),
@@ -297,12 +319,14 @@ def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
 
 def _origin(pipe: Any, config: CompareConfig) -> Origin:
     from budcache.pipeline import describe
+    from budcache.pipeline.experts import switch_of
 
     settings = [settings_of(sample) for sample in config.samples]
     # What differs from sample to sample has no place among the facts of all of them.
     common = {name: value for name, value in settings[0].items() if all(s.get(name) == value for s in settings)}
     count, hashed = len(config.samples), digest(config.samples)
-    return describe(pipe, prompts=count, prompts_hash=hashed, seed=config.seed, **common)
+    facts = {"prompts": count, "prompts_hash": hashed, "switch": switch_of(pipe, config.steps)}
+    return describe(pipe, **facts, seed=config.seed, **common)
 
 
 def _identity(conditions: Conditions, config: CompareConfig) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from budcache.errors import SearchError
 from budcache.events import RungDone, Watch
 from budcache.jobs import estimate as phases
-from budcache.jobs.config import OUTPUTS, RIDGES, FitConfig, known_options
+from budcache.jobs.config import OUTPUTS, RIDGES, STATE_MEMORY, FitConfig, known_options
 from budcache.jobs.meter import Meter
 from budcache.jobs.refining import best_form, gain, refined
-from budcache.jobs.setup import Setup, check_call
+from budcache.jobs.setup import Setup, check_call, shelf_of
 from budcache.jobs.watching import watching
+from budcache.options import bytes_of
 from budcache.policy import Ladder, Policy, Refined
 from budcache.samples.samples import are_mixed, split, take_samples
 
@@ -40,6 +41,8 @@ def fit(
     features: bool | None = None,
     target: Target = "next",
     teacher_steps: int | None = None,
+    state_memory: int | str = STATE_MEMORY,
+    across: bool = False,
     progress: bool | None = None,
     watch: Watch | None = None,
 ) -> Ladder:
@@ -60,6 +63,8 @@ def fit(
         features: whether weights may look at the sample (F11); None where samples have several settings.
         target: what each stretch is fitted to: the teacher's latent at the "next" computed step, or the "final" one.
         teacher_steps: of a teacher that is finer than the policies' steps.
+        state_memory: main memory for states, as in `search`.
+        across: whether rows may look back on outputs of another expert, as in `search`.
         progress: whether to show a bar; None shows one in a terminal or a notebook.
         watch: called with every event (`budcache.events`).
 
@@ -72,8 +77,9 @@ def fit(
     check_call(pipe, given, "fit", {"num_inference_steps": None})
     if split(given, selection) == len(given):
         raise SearchError("fitting needs samples to choose by. Give more prompts, or a selection of at least 1.")
-    with watching(watch, progress) as everybody:
-        return _fitted(Setup(pipe, ladder.steps, batch=batch, teacher_steps=teacher_steps), config, given, everybody)
+    with shelf_of(bytes_of(state_memory)) as shelf, watching(watch, progress) as everybody:
+        setup = Setup(pipe, ladder.steps, batch=batch, teacher_steps=teacher_steps, shelf=shelf, across=across)
+        return _fitted(setup, config, given, everybody)
 
 
 def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]], watch: Watch) -> Ladder:
@@ -86,7 +92,7 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
     rungs: list[Policy] = []
     with (
         setup.calibration(samples[:fitted_on], config.seed, meter.spent) as known,
-        setup.calibration(samples[fitted_on:], config.seed + fitted_on) as kept_out,
+        setup.calibration(samples[fitted_on:], config.seed + fitted_on, whole=False) as kept_out,
     ):
         judge, features = Judge(kept_out), are_mixed(samples) if config.features is None else config.features
         meter.phase(phases.FITTING)

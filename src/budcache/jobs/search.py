@@ -17,9 +17,9 @@ from budcache.jobs.config import (
     taken_strategy,
 )
 from budcache.jobs.searching import Search
-from budcache.jobs.setup import Setup, check_call
+from budcache.jobs.setup import Setup, check_call, shelf_of
 from budcache.jobs.watching import watching
-from budcache.options import one_or_several
+from budcache.options import bytes_of, one_or_several
 from budcache.policy import Ladder, Reuse
 from budcache.samples.samples import take_samples
 from budcache.strategies import Limits, Strategy
@@ -54,7 +54,8 @@ def search(
     batch: int = 1,
     objective: ObjectiveLike = "latent",
     limits: Limits | None = None,
-    state_memory: int = STATE_MEMORY,
+    state_memory: int | str = STATE_MEMORY,
+    across: bool = False,
     ledger: str | os.PathLike[str] | None = None,
     record: Record | str | os.PathLike[str] | None = None,
     progress: bool | None = None,
@@ -89,7 +90,11 @@ def search(
         objective: what to keep small: "latent", the mean squared error of final latents; "pixel", that of decoded
             pictures; or any function of student, teacher and run.
         limits: where to stop even if the strategy would go on.
-        state_memory: bytes for remembered states; fewer cost more calls but give the same losses.
+        state_memory: main memory for full runs and other states, in bytes or as "4GB"; what is beyond it waits on disk,
+            among the temporary files. Also how much is remembered of masks that were tried: less costs more calls but
+            gives the same losses.
+        across: for pipelines with two experts, such as Wan 2.2: whether rows may look back on outputs of the other one.
+            Otherwise the first step of each is computed, and nothing is reused across the switch.
         ledger: a file in which every score is kept, so that a killed search can go on.
         record: full runs that were recorded before (`budcache.recording`), or their file; paths are then found from
             these, too.
@@ -113,7 +118,7 @@ def search(
         batch,
         objective,
         limits or Limits(),
-        state_memory,
+        bytes_of(state_memory),
         care,
         features,
     )
@@ -123,6 +128,6 @@ def search(
         record = Record.load(record)
     given = take_samples(prompts, samples, call)
     check_call(pipe, given, "search")
-    job = Search(Setup(pipe, steps, reuse, batch, objective, teacher_steps), config, given, record)
-    with watching(watch, progress) as everybody:
-        return job.run(ledger, everybody)
+    with shelf_of(config.state_memory) as shelf, watching(watch, progress) as everybody:
+        setup = Setup(pipe, steps, reuse, batch, objective, teacher_steps, shelf, across)
+        return Search(setup, config, given, record).run(ledger, everybody)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from budcache.refine.fit import FittedScorer
 
 T = TypeVar("T")
+EXPERTS = 2  # networks that take over from each other, at most
 
 __all__ = ["Search", "check_record"]
 
@@ -65,6 +66,11 @@ class Search:
             self.samples, seed=self.config.seed, strategy=_strategy_name(self.config.strategy)
         )
         self._calibrations: list[Calibration] = []
+        if self.setup.switch is not None and not self.setup.across and min(self.config.budgets) < EXPERTS:
+            raise SearchError(
+                f"the pipeline has {EXPERTS} experts, and a budget of {min(self.config.budgets)} does not compute the "
+                f"first step of each. Choose {EXPERTS} or more, or across=True."
+            )
         if self.record is not None:  # what can be refused is refused before the full runs; their levels come with them
             check_record(self.record, self.config)
             self.record.like(self.origin, self.config.steps)
@@ -116,12 +122,12 @@ class Search:
         grams = known.grams
         if self.record is not None:
             grams += self.record.like(self.origin, config.steps, grams.levels)
-        find = ShortestPaths.through(grams, config.budgets, config.fitted)
+        find = ShortestPaths.through(grams, config.budgets, config.fitted, known.switch)
         scorer: Scorer = PlainScorer(known, memory=config.state_memory, pictures=Pictures(known))
         if config.fitted:
             # Rows over all that is at hand: they gain most and, with a ridge, do not overfit even four samples (F13).
             rows, memory = Form(outputs=MAX_BLEND, noise=True), config.state_memory
-            scorer = FittedScorer(known, rows, memory=memory, pictures=Pictures(known))
+            scorer = FittedScorer(known, rows, memory=memory, pictures=Pictures(known), arrivals=False)
         strategy = Polished(config.strategy.on(find), (), config.polish, config.rounds)
         found = self._hunt(strategy, scorer, phases.SEARCHING)
         candidates = {
@@ -291,7 +297,7 @@ class Search:
         if not aside:
             return None
         self.meter.phase(phases.CHOOSING)
-        kept_out = stack.enter_context(self.setup.calibration(aside, config.seed + self.searched_on))
+        kept_out = stack.enter_context(self.setup.calibration(aside, config.seed + self.searched_on, whole=False))
         self._calibrations.append(kept_out)
         return Judge(kept_out, config.state_memory, config.care)
 
@@ -325,6 +331,7 @@ class Search:
             "samples searched on": self.searched_on,
             "strategy": repr(config.first),
             "objective": name_of(config.objective),
+            **({"across": True} if self.setup.across else {}),
         }
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import PipelineError, SearchError
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
     from budcache.calibration.calibration import Calibration
     from budcache.calibration.objectives import ObjectiveLike
+    from budcache.numerics.shelf import Shelf
 
-__all__ = ["Setup", "Taught", "check_call"]
+__all__ = ["Setup", "Taught", "check_call", "shelf_of"]
 
 Taught = Callable[[int], None]  # told after each full run how many sample-calls these have taken
 
@@ -45,6 +47,13 @@ def check_call(
             raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. {nearest(name, known)}")
 
 
+def shelf_of(state_memory: int) -> Shelf:
+    """A place for the states of one job, with so much main memory."""
+    from budcache.numerics.shelf import Shelf
+
+    return Shelf(state_memory)
+
+
 @dataclass(frozen=True)
 class Setup:
     """A pipeline, and how its runs are to be imitated."""
@@ -55,6 +64,8 @@ class Setup:
     batch: int = 1
     objective: ObjectiveLike = "latent"
     teacher_steps: int | None = None  # None: the full run is the teacher
+    shelf: Shelf | None = None  # where states wait; None is main memory
+    across: bool = False  # whether rows may look back on outputs of another expert (Wan 2.2)
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "teacher_steps"):  # numpy's whole numbers cannot be written into files
@@ -63,9 +74,14 @@ class Setup:
 
     @contextmanager
     def calibration(
-        self, samples: Sequence[Mapping[str, Any]], seed: int, taught: Taught | None = None, record: bool = False
+        self,
+        samples: Sequence[Mapping[str, Any]],
+        seed: int,
+        taught: Taught | None = None,
+        record: bool = False,
+        whole: bool = True,
     ) -> Iterator[Calibration]:
-        """Hold the pipeline open on samples, teachers run; sample i has seed + i."""
+        """Hold the pipeline open on samples, teachers run; sample i has seed + i. See `Calibration`."""
         from budcache.calibration.calibration import Calibration
         from budcache.calibration.objectives import objective
         from budcache.numerics.memory import out_of_memory_as_error
@@ -84,13 +100,23 @@ class Setup:
             finer = self.finer_sigmas(samples[0])
             yield Calibration(
                 runs,
-                objective=objective(self.objective),
+                objective=objective(self.objective, self.shelf),
                 teacher_sigmas=finer,
                 spent=0 if finer is None else 1,
                 residual=self.reuse == "residual",
                 record=record,
                 taught=taught,
+                shelf=self.shelf,
+                whole=whole,
+                switch=None if self.across else self.switch,
             )
+
+    @cached_property
+    def switch(self) -> int | None:
+        """The step at which a second expert takes over, if there is one."""
+        from budcache.pipeline.experts import switch_of
+
+        return switch_of(self.pipe, self.steps)
 
     def finer_sigmas(self, sample: Mapping[str, Any]) -> Tensor | None:
         """The pipeline's own levels for a finer teacher, if there is to be one; to open the pipeline costs a call."""
@@ -106,4 +132,5 @@ class Setup:
         from budcache.pipeline import describe
 
         known = {"prompts": len(samples), "prompts_hash": digest(samples), "teacher_steps": self.teacher_steps}
+        known["switch"] = self.switch
         return describe(self.pipe, **{**known, **settings_of_all(samples), **more})

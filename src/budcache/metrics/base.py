@@ -30,6 +30,7 @@ class Metric(ABC):
     digits: ClassVar[int] = 3  # after the point, where it is printed
     higher: ClassVar[bool] = True  # is better
     reference: ClassVar[bool] = True  # compares with the full run; otherwise it looks at the picture and its prompt
+    moving: ClassVar[bool] = False  # only videos have it
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
@@ -38,10 +39,15 @@ class Metric(ABC):
         """Load what measuring needs, or raise an error that says what is missing."""
 
     def __call__(self, sample: Frame, reference: Frame | None = None, prompt: str = "") -> float:
-        """Measure a picture [H, W, 3], or a video [F, H, W, 3] as the mean over its frames."""
+        """Measure a picture [H, W, 3] or a video [F, H, W, 3], which is usually the mean over its frames."""
         frames, others = _frames(sample), None if reference is None else _frames(reference)
+        if self.moving and len(frames) < 2:
+            raise BudcacheError(
+                f"{self.title} is of videos, and this is a picture. Measure two frames or more, or leave {self.name} "
+                "out."
+            )
         if not self.reference:
-            return float(np.mean([self.frame(frame, frame, prompt) for frame in frames]))
+            return self.clip(frames, frames, prompt)
         if others is None:
             raise BudcacheError(
                 f"{self.title} compares with a reference, but got none. Give the full run's picture, too."
@@ -51,7 +57,11 @@ class Metric(ABC):
                 f"{self.title} needs pictures of one size, got {frames.shape} and {others.shape} as "
                 "[frames, height, width, 3]. Draw both with the same settings."
             )
-        return float(np.mean([self.frame(frame, other, prompt) for frame, other in zip(frames, others, strict=True)]))
+        return self.clip(frames, others, prompt)
+
+    def clip(self, frames: Frame, reference: Frame, prompt: str) -> float:
+        """Measure all frames of a video together; a picture is one frame."""
+        return float(np.mean([self.frame(one, other, prompt) for one, other in zip(frames, reference, strict=True)]))
 
     @abstractmethod
     def frame(self, picture: Frame, reference: Frame, prompt: str) -> float:

@@ -1,4 +1,4 @@
-"""PSNR and SSIM: how near two pictures are, pixel by pixel and window by window."""
+"""PSNR and SSIM: how near two pictures are, pixel by pixel and window by window; of videos the worst frame, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from budcache.errors import BudcacheError
 from budcache.metrics.base import Frame, Metric
 
-__all__ = ["Psnr", "Ssim", "psnr"]
+__all__ = ["Psnr", "Ssim", "Steadiness", "WorstFrame", "psnr"]
 
 EQUAL = 100.0  # dB, at most: equal pictures are infinitely near, but infinity has no mean and no place in JSON
 WINDOW = 11  # pixels, of SSIM's usual Gaussian
@@ -32,6 +32,30 @@ def psnr(sample: Frame, reference: Frame) -> float:
     This is the one definition: comparisons and the quality noted in a policy use it.
     """
     return Psnr()(sample, reference)
+
+
+class WorstFrame(Psnr):
+    """PSNR of a video's worst frame: a mean over frames hides one that is broken."""
+
+    name, title, moving = "worst-frame", "Worst frame", True
+
+    def clip(self, frames: Frame, reference: Frame, prompt: str) -> float:
+        """The least of the frames."""
+        return min(self.frame(one, other, prompt) for one, other in zip(frames, reference, strict=True))
+
+
+class Steadiness(Psnr):
+    """PSNR of the changes from frame to frame, against the full run's changes: flicker shows, an even offset does not.
+
+    As with frames, it is taken of each change and then averaged.
+    """
+
+    name, title, moving = "steadiness", "Steadiness", True
+
+    def clip(self, frames: Frame, reference: Frame, prompt: str) -> float:
+        """The mean over pairs of neighbouring frames."""
+        mine, other = (np.diff(np.asarray(video, np.float64), axis=0) for video in (frames, reference))
+        return super().clip(mine, other, prompt)
 
 
 class Ssim(Metric):

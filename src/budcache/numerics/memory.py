@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from budcache.errors import SearchError
+from budcache.numerics.shelf import Kept, Shelf
 
-__all__ = ["out_of_memory_as_error", "park", "size_of", "unpark"]
+__all__ = ["leaves", "out_of_memory_as_error", "park", "size_of", "unpark"]
 
 T = TypeVar("T")
+LEAST = 1024  # bytes: what is smaller is not worth a place on a shelf
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,15 @@ class _Parked:
     home: torch.device
 
 
-def park(value: T) -> T:
-    """The same with all that lies on an accelerator moved to main memory, to wait there.
+def park(value: T, shelf: Shelf | None = None) -> T:
+    """The same with all that lies on an accelerator moved to main memory, to wait there; with a shelf, onto that.
 
     A search goes through many samples and needs the state of one at a time; the accelerator's memory is for the model.
     """
 
-    def move(leaf: Tensor) -> Tensor | _Parked:
+    def move(leaf: Tensor) -> Tensor | _Parked | Kept:
+        if shelf is not None and leaf.ndim and size_of(leaf) >= LEAST:
+            return shelf.keep(leaf)
         return leaf if leaf.device.type == "cpu" else _Parked(leaf.cpu(), leaf.device)
 
     waiting: T = _each(value, move, Tensor)
@@ -39,11 +43,24 @@ def park(value: T) -> T:
 
 def unpark(value: T) -> T:
     """What was parked, back where it came from."""
-    back: T = _each(value, lambda leaf: leaf.tensor.to(leaf.home), _Parked)
+    back: T = _each(value, _back, (_Parked, Kept))
     return back
 
 
-def _each(value: Any, change: Callable[[Any], Any], leaf: type) -> Any:
+def _back(leaf: _Parked | Kept) -> Tensor:
+    return leaf.get().to(leaf.home) if isinstance(leaf, Kept) else leaf.tensor.to(leaf.home)
+
+
+def leaves(value: Any) -> Iterator[Tensor | Kept]:
+    """All tensors in a state, whatever they are nested in."""
+    if isinstance(value, Tensor | Kept):
+        yield value
+    else:
+        for part in _parts(value).values():
+            yield from leaves(part)
+
+
+def _each(value: Any, change: Callable[[Any], Any], leaf: type | tuple[type, ...]) -> Any:
     """The same value with its leaves changed, whatever they are nested in; the very same one if none is."""
     if isinstance(value, leaf):
         return change(value)
@@ -68,9 +85,11 @@ def _each(value: Any, change: Callable[[Any], Any], leaf: type) -> Any:
 
 def size_of(value: Any) -> int:
     """The size of the tensors in a state, whatever they are nested in."""
+    if isinstance(value, Kept):
+        return value.size
     if isinstance(value, Tensor):
         return value.element_size() * value.nelement()
-    return sum(map(size_of, _parts(value).values()))
+    return sum(map(size_of, leaves(value)))
 
 
 def _parts(value: Any) -> dict[Any, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from budcache.numerics.model import Model
 from budcache.numerics.solvers import Solver, euler, first_order
 from budcache.plan import Blend, Plan, Stretch
 
-__all__ = ["State", "blended", "coast", "compute", "landed", "levels_of", "reuse", "rollout"]
+__all__ = ["State", "blended", "coast", "compute", "ended", "landed", "levels_of", "reuse", "rollout"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def rollout(model: Model, x: Tensor, plan: Plan, solver: Solver = euler) -> Tens
     for stretch in plan:
         stretch = stretch.on(moves) if stretch.noise is not None else stretch
         state = compute(model, state, levels, plan.outputs)
-        state = reuse(model, state, stretch, levels, solver, plan.reuse == "residual")[-1]
+        state = ended(reuse(model, state, stretch, levels, solver, plan.reuse == "residual"))
     return state.x
 
 
@@ -61,30 +62,37 @@ def compute(model: Model, state: State, levels: Tensor, keep: int = 1) -> State:
 
 def reuse(
     model: Model, state: State, stretch: Stretch, levels: Tensor, solver: Solver, residual: bool = False
-) -> list[State]:
-    """Follow a stretch from the step that was just computed to its end: the state after each of its steps."""
+) -> Iterator[State]:
+    """Follow a stretch from the step that was just computed to its end: the state after each of its steps.
+
+    One at a time: those of a long video would not fit into memory together.
+    """
     if stretch.noise is not None:
         assert state.start is not None
         x = landed(state.x, state.outputs, state.start, stretch, state.branch)
-        return [replace(state, x=x, step=stretch.end, past=None)]
+        yield replace(state, x=x, step=stretch.end, past=None)
+        return
     v = blended(state.outputs, stretch.blend)
     if not residual:
-        return coast(state, v, stretch.end, levels, solver)
-    states = coast(state, v, state.step + 1, levels, solver)
-    for k in range(stretch.step + 1, stretch.end):
-        v = model.reuse(states[-1].x, levels[k], state.memo)
-        states += coast(states[-1], v, k + 1, levels, solver)
-    return states
+        yield from coast(state, v, stretch.end, levels, solver)
+        return
+    for k in range(stretch.step, stretch.end):
+        v = v if k == stretch.step else model.reuse(state.x, levels[k], state.memo)
+        state = ended(coast(state, v, k + 1, levels, solver))
+        yield state
 
 
-def coast(state: State, v: Tensor, end: int, levels: Tensor, solver: Solver) -> list[State]:
+def coast(state: State, v: Tensor, end: int, levels: Tensor, solver: Solver) -> Iterator[State]:
     """Let the solver go on with one velocity: the state after each step up to `end`."""
-    states = []
     for k in range(state.step, end):
         x, past = solver(state.x, v, levels[k], levels[k + 1], state.past)
         state = replace(state, x=x, past=past, step=k + 1)
-        states.append(state)
-    return states
+        yield state
+
+
+def ended(states: Iterator[State]) -> State:
+    """The last of some states; no two of them are held at a time."""
+    return deque(states, maxlen=1)[0]
 
 
 def landed(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-__all__ = ["arguments", "is_modular"]
+__all__ = ["arguments", "is_modular", "makes_videos", "usual_frames"]
+
+FRAMES = ("num_frames", "frames", "video_length")  # what pipelines call the number of frames
 
 
 def arguments(pipe: Any) -> dict[str, Any]:
@@ -23,6 +25,17 @@ def arguments(pipe: Any) -> dict[str, Any]:
         for each in parameters
         if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     }
+
+
+def makes_videos(pipe: Any) -> bool:
+    """Known before it has run: pipelines that make videos let one choose the number of frames."""
+    return not set(FRAMES).isdisjoint(arguments(pipe))
+
+
+def usual_frames(pipe: Any) -> int | None:
+    """The number of frames that a pipeline makes if it is told none; None where it makes pictures or does not say."""
+    known = arguments(pipe)
+    return next((known[name] for name in FRAMES if isinstance(known.get(name), int)), None)
 
 
 def is_modular(pipe: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from budcache.pipeline.arguments import arguments
+from budcache.pipeline.arguments import arguments, usual_frames
 from budcache.pipeline.counting import guiders
 from budcache.pipeline.parts import adapters, bare, denoisers
 from budcache.pipeline.standin import StandIn
@@ -40,6 +40,7 @@ def describe(pipe: Any, **more: Any) -> Origin:
         "weights": _fingerprint(pipe),
         "adapters": adapters(pipe),
         "guidance": usual_guidance(pipe),
+        "frames": usual_frames(pipe),
         "scheduler": type(scheduler).__name__,
         "scheduler_settings": settings,
         "versions": versions,

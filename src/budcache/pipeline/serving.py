@@ -14,6 +14,7 @@ from budcache.errors import BudcacheWarning, PipelineError, PolicyError
 from budcache.options import known_options_of_serving
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.branches import Branches
+from budcache.pipeline.experts import switch_of
 from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference, guidance_of
 from budcache.pipeline.parts import adapters, check_pipeline
@@ -180,9 +181,18 @@ def _check_origin(policy: Policy, pipe: Any) -> None:
             )
         else:
             _warn(f"the mask was searched with {origin.scheduler}, but the pipeline has {now}")
-    differs = difference(origin, pipe)
+    differs = difference(origin, pipe) or _other_switch(origin, pipe, policy.steps)
     if differs is not None:
         _warn(differs)
+
+
+def _other_switch(origin: Origin, pipe: Any, steps: int) -> str | None:
+    """How the second expert's turn differs from that of the policy, as a clause; None if it does not."""
+    here = switch_of(pipe, steps) if origin.switch is not None else None
+    if here == origin.switch:
+        return None
+    then = "one network makes all steps" if here is None else f"at step {here}"
+    return f"it was made where the second expert takes over at step {origin.switch}, here {then}"
 
 
 def _warn(clause: str) -> None:

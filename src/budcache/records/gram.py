@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from budcache.errors import SearchError
+from budcache.numerics.shelf import Kept, part_of
 
 __all__ = ["Array", "Grams", "gram_of"]
 
@@ -18,16 +19,16 @@ Array = NDArray[np.float64]
 CHUNK = 1 << 16  # numbers of each vector that are in double precision at a time
 
 
-def gram_of(latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> Array:
+def gram_of(latents: Sequence[Tensor | Kept], outputs: Sequence[Tensor | Kept]) -> Array:
     """Mean products of all pairs of a run's K + 1 latents and K outputs, shape [N, 2 K + 1, 2 K + 1], N samples.
 
     Row k is the latent at step k; row K + 1 + k the output at step k. The initial noise is row 0.
     """
-    vectors = [vector.flatten(1) for vector in (*latents, *outputs)]
-    samples, size = vectors[0].shape
+    vectors = (*latents, *outputs)
+    samples, size = vectors[0].shape[0], vectors[0].shape[1:].numel()
     products = torch.zeros(samples, len(vectors), len(vectors), dtype=torch.float64)
     for begin in range(0, size, CHUNK):
-        part = torch.stack([vector[:, begin : begin + CHUNK].cpu() for vector in vectors], 1).double()
+        part = torch.stack([part_of(vector, begin, begin + CHUNK).cpu() for vector in vectors], 1).double()
         products += part @ part.transpose(1, 2)
     return ((products + products.transpose(1, 2)) / (2 * size)).numpy()  # to the last bit symmetric
 

@@ -48,9 +48,12 @@ class ShortestPaths:
     stretches: Stretches
 
     @classmethod
-    def through(cls, grams: Grams, budgets: Sequence[int], fitted: bool = True) -> ShortestPaths:
+    def through(
+        cls, grams: Grams, budgets: Sequence[int], fitted: bool = True, switch: int | None = None
+    ) -> ShortestPaths:
         """The paths through full runs, for some budgets."""
-        return cls(Stretches(grams.spread(RUNS), fitted, longest=longest_stretch(grams.steps, budgets)))
+        longest = longest_stretch(grams.steps, budgets)
+        return cls(Stretches(grams.spread(RUNS), fitted, longest=longest, switch=switch))
 
     def __call__(self, budgets: Sequence[int], power: float, count: int = 1) -> dict[int, list[Mask]]:
         """The masks of each budget, best first, `count` of them if there are so many."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +39,14 @@ class Stretches:
         fitted: blends of the newest three outputs, or plain reuse of the newest.
         ridge: pull of a blend towards plain reuse.
         longest: stretches of more steps are left out; None leaves out none.
+        switch: the step at which another expert takes over: it is always computed, and nothing looks back before it.
     """
 
     grams: Grams
     fitted: bool = True
     ridge: float = 1e-3
     longest: int | None = None
+    switch: int | None = None
     _known: dict[int, tuple[dict[Pair, int], Array]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +68,8 @@ class Stretches:
             pairs = self._pairs(step)
             found = np.full((len(pairs), self.grams.steps + 1), np.inf)
             last = self.grams.steps if self.longest is None else min(self.grams.steps, step + self.longest)
+            if self.switch is not None and step < self.switch:
+                last = min(last, self.switch)
             ends = np.arange(step + 1, last + 1)
             size = max(1, AT_ONCE // (len(ends) * self.grams.samples))
             for begin in range(0, len(pairs), size):
@@ -82,11 +87,15 @@ class Stretches:
         """A mask's blend weights, fitted on the full runs' own trajectories."""
         rows = []
         for place, (step, end) in enumerate(mask.segments):
-            before = mask.computed[max(0, place - 2) : place]
+            before = [each for each in mask.computed[max(0, place - 2) : place] if self._is_at_hand(each, step)]
             pair = (before[-1] if before else NONE, before[-2] if len(before) > 1 else NONE)
             weights, _ = self._solved(step, [pair], np.array([end]))
             rows.append(tuple(weights[0, 0, : 1 + len(before)].tolist()))
         return tuple(rows)
+
+    def _is_at_hand(self, before: Any, step: int) -> Any:
+        """Whether what was computed at a step before may be looked back on; of the same expert."""
+        return before >= (self.switch if self.switch is not None and step >= self.switch else 0)
 
     def _pairs(self, step: int) -> list[Pair]:
         """The predecessors that a computed step may have: step 0 is always computed."""
@@ -105,7 +114,7 @@ class Stretches:
             errors = square - 2 * right[:, i] + push**2 * grams.outputs[:, i, i][:, None]
             return np.broadcast_to([1.0, 0.0, 0.0], (1, len(ends), 3)), np.maximum(errors, 0).T[None]
         basis = np.array([(i, *pair) for pair in pairs])  # [P, 3]
-        there = basis >= 0
+        there = self._is_at_hand(basis, i)
         both = there[:, :, None] & there[:, None, :]
         gram = np.where(both, grams.outputs[:, basis[:, :, None], basis[:, None, :]], 0.0)  # [N, P, 3, 3]
         side = np.where(there[..., None], right[:, basis], 0.0)  # [N, P, 3, E]

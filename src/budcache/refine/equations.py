@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,10 +22,20 @@ class Equations:
     @classmethod
     def of(cls, moves: Tensor, missing: Tensor) -> Equations:
         """From how far each output moves a sample, shape [N, q, size], and what is missing, shape [N, size]."""
-        size = missing.shape[1]
-        gram = moves @ moves.transpose(1, 2) / size
-        right = (moves @ missing[:, :, None])[:, :, 0] / size
-        return cls(gram.cpu(), right.cpu(), missing.square().mean(1).cpu())
+        return cls.summed([(moves, missing)])
+
+    @classmethod
+    def summed(cls, parts: Iterable[tuple[Tensor, Tensor]]) -> Equations:
+        """From the same part by part: some numbers of each latent at a time."""
+        totals: tuple[Tensor, ...] | None = None
+        size = 0
+        for moves, missing in parts:
+            size += missing.shape[1]
+            gram, right = moves @ moves.transpose(1, 2), (moves @ missing[:, :, None])[:, :, 0]
+            found = gram, right, missing.square().sum(1)
+            totals = found if totals is None else tuple(map(torch.add, totals, found))
+        assert totals is not None
+        return cls(*((total / size).cpu() for total in totals))
 
     @classmethod
     def join(cls, parts: Sequence[Equations]) -> Equations:

@@ -13,8 +13,9 @@ every search strategy works with fitted reuse as it does with plain reuse: only 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -29,6 +30,7 @@ from budcache.numerics.features import features_of, standardised
 from budcache.numerics.memory import unpark
 from budcache.numerics.rollout import State
 from budcache.plan import Stretch
+from budcache.records.gram import CHUNK
 from budcache.refine.equations import Equations
 from budcache.rows import LOOKED_AT, MAX_BLEND, Features, Row
 
@@ -39,6 +41,9 @@ __all__ = ["FittedScorer", "Form", "Target", "Weights", "check_blend"]
 
 Weights = tuple[tuple[float, ...], ...]
 Target = Literal["next", "final"]
+# Some numbers of each latent: where a sample is if nothing moves it, shape [N, part], and how far each output does,
+# [N, q, part].
+Moved = Callable[[slice], tuple[Tensor, Tensor]]
 SAME = 1e-6  # a feature that spreads less is the same for all samples
 
 
@@ -90,6 +95,7 @@ class FittedScorer(Scorer):
             relative to its own error, which suits measures in decibels.
         memory: bytes that may be spent on remembered states; 0 remembers none.
         pictures: who looks at the decoded pictures, too; None does not decode.
+        arrivals: whether scores tell the errors on the way, which the ladder wants; on long videos they cost time.
         **parts: fields of the form, one by one.
     """
 
@@ -104,6 +110,7 @@ class FittedScorer(Scorer):
         balance: float = 1.0,
         memory: int = 0,
         pictures: Pictures | None = None,
+        arrivals: bool = True,
         **parts: Any,
     ) -> None:
         self.form = form or Form(**parts)
@@ -112,12 +119,14 @@ class FittedScorer(Scorer):
         if self.form.apart and not calibration.is_guided:
             raise SearchError("the branches of these runs' guidance are not known apart. Fit the combined output.")
         outputs = max(self.form.outputs, LOOKED_AT) if self.form.features else self.form.outputs
-        super().__init__(calibration, outputs=outputs, memory=memory, pictures=pictures)
-        self.target, self.balance = target, balance
+        super().__init__(calibration, outputs=outputs, memory=memory, pictures=pictures, branch=self.form.apart)
+        self.target, self.balance, self.arrivals = target, balance, arrivals
         self._fitted: dict[tuple[tuple[Stretch, ...], int], Stretch] = {}  # by the way so far, and the next step
 
     def score(self, mask: Mask) -> Score:
         """Roll a mask with fitted reuse on all samples and compare with the teacher; see `Scorer`."""
+        if not self.arrivals:
+            return self._fit(mask, pictures=True)
         after, steps = mask.computed[-1] + 1, self.calibration.steps
         before = self._before_last(mask)
         states = self.prefixes.at(before)
@@ -131,10 +140,13 @@ class FittedScorer(Scorer):
 
     def fit(self, mask: Mask) -> Score:
         """What is fitted for a mask, and each sample's loss with it; without the arrivals, which cost time."""
+        return self._fit(mask, pictures=False)
+
+    def _fit(self, mask: Mask, pictures: bool) -> Score:
         before = self._before_last(mask)
         states = self.prefixes.at(before)
         last = self._stretch(states, mask.computed[-1], self.calibration.steps)
-        return self.scored(mask, self.prefixes.finals(states, last), (), (*before, last), pictures=False)
+        return self.scored(mask, self.prefixes.finals(states, last), (), (*before, last), pictures=pictures)
 
     def _before_last(self, mask: Mask) -> tuple[Stretch, ...]:
         """The fitted stretches of a mask, without the last."""
@@ -195,32 +207,64 @@ class FittedScorer(Scorer):
             teacher, state = self.calibration.trajectory(number), unpark(parked)
             reach = self._in_one_go if self.form.noise else self._by_the_solver
             ends = enumerate(reach(number, state, first, last), first)
-            for part, (end, (here, moves)) in zip(parts, ends, strict=True):
-                missing = (teacher[end].to(here) - here).flatten(1)
-                part.append(Equations.of(moves, missing))
+            for part, (end, moved) in zip(parts, ends, strict=True):
+                part.append(Equations.summed(_by_parts(moved, teacher[end].flatten(1))))
         joined = [Equations.join(part) for part in parts]
         return joined if looks is None else [equations.looking_at(looks.known) for equations in joined]
 
-    def _by_the_solver(self, number: int, state: State, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each end where a sample is if nothing moves it, and how far each output does, shape [N, q, size]."""
-        still = self.prefixes.pushed(number, state, torch.zeros_like(state.outputs[0]), last)
-        moved = [self.prefixes.pushed(number, state, v, last) for v in state.outputs]
-        for at in range(first - state.step - 1, last - state.step):
-            here = still[at].x.double()
-            yield here, torch.stack([(each[at].x.double() - here).flatten(1) for each in moved], 1)
+    def _by_the_solver(self, number: int, state: State, first: int, last: int) -> Iterator[Moved]:
+        """For each end where a sample is if nothing moves it, and how far each output does."""
+        still = torch.zeros_like(state.outputs[0])
+        walks = [self.prefixes.pushed(number, state, v, last) for v in (still, *state.outputs)]
+        for states in zip(*walks, strict=True):  # step by step, side by side: all steps together would be many
+            if states[0].step >= first:
+                yield partial(_apart, [each.x.flatten(1) for each in states])
 
-    def _in_one_go(self, number: int, state: State, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _in_one_go(self, number: int, state: State, first: int, last: int) -> Iterator[Moved]:
         """The same for a row, which the branch and the noise may move as well (F12, F13)."""
         assert state.start is not None
         outputs, branch, _ = self._kinds([state])
-        velocities = [v.double().flatten(1) for v in state.outputs[:outputs]]
-        if branch:  # what guidance adds is small beside the output, and has a size, and so a ridge, of its own
-            apart = [c.double().flatten(1) for c in state.branch[:branch]]
-            velocities = [*(v - c for v, c in zip(velocities, apart, strict=True)), *apart]
-        start = state.start.double().flatten(1)
+        flat = _Flat(
+            state.x.flatten(1),
+            [v.flatten(1) for v in state.outputs[:outputs]],
+            [c.flatten(1) for c in state.branch[:branch]],
+            state.start.flatten(1),
+        )
         for end in range(first, last + 1):
-            stretch = Stretch(state.step, end).on(self.calibration.moves(number))
-            yield stretch.keep * state.x.double(), torch.stack([*(stretch.push * v for v in velocities), start], 1)
+            yield partial(flat.moved, Stretch(state.step, end).on(self.calibration.moves(number)))
+
+
+def _by_parts(moved: Moved, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """How each output moves a sample, and what is missing of the target, some numbers of the latent at a time."""
+    for begin in range(0, target.shape[1], CHUNK):
+        part = slice(begin, begin + CHUNK)
+        here, moves = moved(part)
+        yield moves, target[:, part].to(here) - here
+
+
+def _apart(flat: Sequence[Tensor], part: slice) -> tuple[Tensor, Tensor]:
+    """Where the first of some latents is, and how far the others are from it."""
+    here, *moved = (x[:, part].double() for x in flat)
+    return here, torch.stack([each - here for each in moved], 1)
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """A state's tensors, each of shape [N, size]."""
+
+    x: Tensor
+    outputs: list[Tensor]
+    branch: list[Tensor]
+    start: Tensor
+
+    def moved(self, stretch: Stretch, part: slice) -> tuple[Tensor, Tensor]:
+        """Where a sample is at the end of a stretch if nothing moves it, and how far each of the others does."""
+        velocities = [v[:, part].double() for v in self.outputs]
+        if self.branch:  # what guidance adds is small beside the output, and has a size, and so a ridge, of its own
+            apart = [c[:, part].double() for c in self.branch]
+            velocities = [*(v - c for v, c in zip(velocities, apart, strict=True)), *apart]
+        moves = [*(stretch.push * v for v in velocities), self.start[:, part].double()]
+        return stretch.keep * self.x[:, part].double(), torch.stack(moves, 1)
 
 
 @dataclass(frozen=True)

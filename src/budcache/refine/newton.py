@@ -18,10 +18,12 @@ from torch import Tensor
 from budcache.calibration.calibration import Calibration
 from budcache.errors import SearchError
 from budcache.numerics.memory import park, unpark
-from budcache.numerics.rollout import State, compute, levels_of, reuse
+from budcache.numerics.rollout import State, compute, ended, levels_of, reuse
+from budcache.numerics.shelf import Kept, part_of
 from budcache.numerics.solvers import Solver, first_order
 from budcache.plan import Plan, Stretch
 from budcache.policy import Policy
+from budcache.records.gram import CHUNK
 from budcache.refine.equations import Equations
 
 __all__ = ["STEPS", "GaussNewton"]
@@ -68,9 +70,9 @@ class GaussNewton:
 
     def equations(self, number: int) -> Equations:
         """What one run says: how each weight moves its final latents, and what these miss of the teacher's."""
-        columns, final = list(self._columns(number)), self._final
-        missing = (self.calibration.trajectory(number)[-1].double() - final.double()).flatten(1)
-        return Equations.of(torch.stack(columns, 1).double(), missing)
+        columns = [park(column, self.calibration.shelf) for column in self._columns(number)]
+        missing = (self.calibration.trajectory(number)[-1].double() - self._final.double()).flatten(1)
+        return Equations.summed(_by_parts(columns, missing))
 
     def stepped(self, equations: Sequence[Equations], length: float = 1.0) -> Policy:
         """The policy after a step of some length towards the least error."""
@@ -104,10 +106,17 @@ class GaussNewton:
 
     def _by(self, walk: _Walk, state: State, stretch: Stretch, number: int, here: Tensor) -> float:
         """How far to move a weight so that the sample moves by a share of its stretch."""
-        moved = walk.end(park(state), _changed(stretch, number, 1.0))
+        moved = walk.end(state, _changed(stretch, number, 1.0))
         size = float((moved.double() - here.double()).norm())
         whole = float((here.double() - state.x.cpu().double()).norm())
         return self.move * whole / size if size > 0 and whole > 0 else self.move
+
+
+def _by_parts(columns: Sequence[Tensor | Kept], missing: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Columns and what is missing, some numbers of the latent at a time."""
+    for begin in range(0, missing.shape[1], CHUNK):
+        end = begin + CHUNK
+        yield torch.stack([part_of(each, begin, end) for each in columns], 1).double(), missing[:, begin:end]
 
 
 @dataclass(frozen=True)
@@ -137,9 +146,10 @@ class _Walk:
     def states(self) -> list[State]:
         """The state at each computed step, the model computed there; parked."""
         run = self.calibration.runs[self.number]
-        states = [park(compute(run, State(run.noise, start=run.noise), self.levels, self.outputs))]
+        states, shelf = list[State](), self.calibration.shelf
+        states.append(park(compute(run, State(run.noise, start=run.noise), self.levels, self.outputs), shelf))
         for stretch in self.stretches[:-1]:
-            states.append(park(compute(run, self._beyond(states[-1], stretch), self.levels, self.outputs)))
+            states.append(park(compute(run, self._beyond(states[-1], stretch), self.levels, self.outputs), shelf))
         return states
 
     def end(self, state: State, stretch: Stretch) -> Tensor:
@@ -150,13 +160,13 @@ class _Walk:
         """The final latents from a computed step on, along another stretch than usual there."""
         run = self.calibration.runs[self.number]
         for following in self.stretches[place + 1 :]:
-            state = park(compute(run, self._beyond(state, stretch), self.levels, self.outputs))
+            state = compute(run, self._beyond(state, stretch), self.levels, self.outputs)
             stretch = following
         return self.end(state, stretch)
 
     def _beyond(self, state: State, stretch: Stretch) -> State:
         run = self.calibration.runs[self.number]
-        return reuse(run, unpark(state), stretch, self.levels, self.solver)[-1]
+        return ended(reuse(run, unpark(state), stretch, self.levels, self.solver))
 
 
 def _weights(stretch: Stretch) -> tuple[float, ...]:

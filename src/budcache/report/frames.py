@@ -10,9 +10,26 @@ from PIL import Image, ImageSequence
 
 from budcache.storage.media import to_picture
 
-__all__ = ["frames", "strip_of"]
+__all__ = ["clip_of", "frames", "length", "strip_of"]
 
+CLIPS = (".webp", ".gif")  # videos for people, beside a picture of the middle frame; once these were GIFs
 WIDEST = 16_383  # pixels that a WebP file may have to the right
+
+
+def clip_of(path: Path) -> Path | None:
+    """The video of a sample by its picture's path; None where the sample is a picture."""
+    return next((clip for ending in CLIPS if (clip := path.with_suffix(ending)).exists()), None)
+
+
+def length(path: Path) -> int:
+    """How many frames a sample has; a picture has one."""
+    clip, numbers = clip_of(path), _numbers(path)
+    if clip is None:
+        return 1
+    if numbers.exists():
+        return len(np.load(numbers, mmap_mode="r", allow_pickle=False))
+    with Image.open(clip) as video:
+        return getattr(video, "n_frames", 1)
 
 
 def frames(path: Path, side: int, most: int) -> list[Image.Image]:
@@ -21,7 +38,7 @@ def frames(path: Path, side: int, most: int) -> list[Image.Image]:
     Where it was removed there is a grey field, so that a page can still be written.
     """
     try:
-        found = _video(path, most) if path.with_suffix(".gif").exists() else [Image.open(path).convert("RGB")]
+        found = [Image.open(path).convert("RGB")] if (clip := clip_of(path)) is None else _video(path, clip, most)
     except (OSError, ValueError):
         found = [Image.new("RGB", (64, 64), "#888888")]
     for frame in found:
@@ -40,13 +57,17 @@ def strip_of(pictures: Sequence[Image.Image]) -> Image.Image:
     return strip
 
 
-def _video(path: Path, most: int) -> list[Image.Image]:
-    """Frames from the numbers of the sample, if they are still there; a GIF has only 256 colours of each."""
-    numbers = path.parents[2] / "samples" / path.parent.name / f"{path.stem}.npy"
+def _numbers(path: Path) -> Path:
+    return path.parents[2] / "samples" / path.parent.name / f"{path.stem}.npy"
+
+
+def _video(path: Path, clip: Path, most: int) -> list[Image.Image]:
+    """Frames from the numbers of the sample, if they are still there: the video has lost some of them."""
+    numbers = _numbers(path)
     if numbers.exists():
         kept = np.load(numbers, mmap_mode="r", allow_pickle=False)  # a long video need not fit into memory
         return [to_picture(kept[place]) for place in _spread(len(kept), most)]
-    with Image.open(path.with_suffix(".gif")) as video:
+    with Image.open(clip) as video:
         all_of_them = [frame.convert("RGB") for frame in ImageSequence.Iterator(video)]
     return [all_of_them[place] for place in _spread(len(all_of_them), most)]
 

@@ -13,8 +13,8 @@ from PIL import Image, ImageChops
 from budcache.comparison.folder import picture
 from budcache.comparison.result import FULL, Comparison, Entry, Measure
 from budcache.comparison.verdict import main_budget
-from budcache.report.frames import frames, strip_of
-from budcache.storage.media import to_webp
+from budcache.report.frames import frames, length, strip_of
+from budcache.storage.media import FPS, to_webp
 
 __all__ = ["AMPLIFIED", "Gallery", "Original", "Shot", "gallery", "ours_first", "ranked"]
 
@@ -64,13 +64,20 @@ class Gallery(NamedTuple):
         originals: the full run's, from the prompt that ours is worst at to its best.
         shots: by budget, then in the order of the originals.
         size: pixels to the right and down.
-        frames: of a video; a picture has one.
+        frames: of a video that are shown; a picture has one.
+        seconds: how long the video is.
     """
 
     originals: list[Original]
     shots: dict[int, list[list[Shot]]]
     size: tuple[int, int]
     frames: int
+    seconds: float
+
+    @property
+    def pace(self) -> int:
+        """Milliseconds for which each of the shown frames stays, so that videos play as fast as they are."""
+        return round(1000 * self.seconds / self.frames)
 
     @property
     def tiny(self) -> bool:
@@ -144,7 +151,8 @@ class _Pictures:
             for budget in self.comparison.budgets
         }
         first = self.full[self.samples[0]]
-        return Gallery(originals, shots, first[0].size, len(first))
+        whole = length(picture(self.folder, FULL, self.comparison.steps, self.samples[0]))
+        return Gallery(originals, shots, first[0].size, len(first), whole / (self.comparison.fps or FPS))
 
     def _shot(self, entry: Entry, number: int) -> Shot:
         picture, difference = map(_uri, self._pair(entry, number))

@@ -20,6 +20,7 @@ class PromptRow(NamedTuple):
     cells: list[tuple[str, bool]]
     lead: float | None
     written: str
+    moving: list[str]  # of the first method: what only videos have
 
 
 class PerPrompt(NamedTuple):
@@ -30,6 +31,7 @@ class PerPrompt(NamedTuple):
     rows: list[PromptRow]
     left: int  # rows that are left out
     lost: int | None  # prompts at which another one is better than ours, if ours is there
+    moving: list[str]  # heads of what only videos have
 
 
 def per_prompt(comparison: Comparison, budget: int) -> PerPrompt | None:
@@ -42,6 +44,7 @@ def per_prompt(comparison: Comparison, budget: int) -> PerPrompt | None:
     columns = [entry.quality(measure.name) or () for entry in entries]
     ours = entries[0].method == comparison.ours and len(entries) > 1
     best = max if measure.higher else min
+    moving = [(one, found) for one in comparison.measures if one.moving and (found := entries[0].quality(one.name))]
     rows = []
     for number in ranked(comparison, budget):
         values = [column[number] for column in columns]
@@ -50,9 +53,11 @@ def per_prompt(comparison: Comparison, budget: int) -> PerPrompt | None:
         ahead = (values[0] - best(values[1:])) * (1 if measure.higher else -1) if ours else None
         written = "" if ahead is None else f"{ahead:+.{measure.digits}f}".replace("-", "−")
         prompt = comparison.prompts[number]
-        rows.append(PromptRow(number, prompt, [(text, text == top) for text in texts], ahead, written))
+        more = [one.written(found[number]) for one, found in moving]
+        rows.append(PromptRow(number, prompt, [(text, text == top) for text in texts], ahead, written, more))
     lost = sum(row.lead is not None and row.lead < 0 for row in rows) if ours else None
-    return PerPrompt(measure, [entry.title for entry in entries], rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), lost)
+    titles, heads = [entry.title for entry in entries], [f"{one.title}, {entries[0].title}" for one, _ in moving]
+    return PerPrompt(measure, titles, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), lost, heads)
 
 
 def _strongest_first(comparison: Comparison, entries: list[Entry], measure: Measure) -> list[Entry]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from budcache.comparison.result import Comparison, Entry
+from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.errors import BudcacheError
 from budcache.policy import Policy, load
 from budcache.provenance import Quality
@@ -80,6 +80,7 @@ class Kept(NamedTuple):
     on: str
     measured: str
     worst: str
+    moving: dict[str, str]  # what only videos have, as measured here
 
 
 def kept(comparison: Comparison, file: str | None, folder: Path) -> list[Kept]:
@@ -96,8 +97,16 @@ def kept(comparison: Comparison, file: str | None, folder: Path) -> list[Kept]:
         if rung.quality.used_to_fit:  # how they scatter says nothing of others
             promised = f"less than {measure.spoken(rung.quality.psnr)}"
         measured = measure.spoken(summed.mean, summed.error)
-        found.append(Kept(budget, promised, _grounds(rung.quality), measured, measure.spoken(summed.worst)))
+        assert entry is not None
+        moving = {one.title: _spoken(entry, one) for one in comparison.measures if one.moving}
+        worst = measure.spoken(summed.worst)
+        found.append(Kept(budget, promised, _grounds(rung.quality), measured, worst, moving))
     return found
+
+
+def _spoken(entry: Entry, measure: Measure) -> str:
+    found = entry.summed(measure)
+    return "-" if found is None else measure.spoken(found.mean, found.error)
 
 
 def _rungs(file: Path) -> dict[int, Policy]:

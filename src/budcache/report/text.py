@@ -156,6 +156,15 @@ def _setting(origin: Origin, name: RangedSetting) -> str | None:
     return None if value is None else str(value)
 
 
+def _size(origin: Origin) -> str:
+    return " x ".join(filter(None, (_setting(origin, name) for name in ("width", "height"))))
+
+
+def _length(origin: Origin) -> str:
+    frames = _setting(origin, "frames")
+    return "" if frames is None else "1 frame" if frames == "1" else f"{frames} frames"
+
+
 def _origin(origin: Origin | None) -> list[RenderableType]:
     if origin is None:
         return [Text("origin unknown", style="dim")]
@@ -163,8 +172,9 @@ def _origin(origin: Origin | None) -> list[RenderableType]:
         "model": origin.model,
         "pipeline": " / ".join(filter(None, (origin.pipeline, origin.denoiser, origin.scheduler))) or None,
         "adapters": ", ".join(origin.adapters) or None,
-        "size": " x ".join(filter(None, (_setting(origin, name) for name in ("width", "height", "frames")))) or None,
+        "size": ", ".join(filter(None, (_size(origin), _length(origin)))) or None,
         "guidance": _setting(origin, "guidance"),
+        "experts": None if origin.switch is None else f"two; the second takes over at step {origin.switch}",
         "prompts": origin.prompts,
         "search": " ".join(
             filter(

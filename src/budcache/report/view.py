@@ -9,6 +9,7 @@ from typing import NamedTuple
 from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.comparison.table import Cell, cells, equivalents, heading
 from budcache.comparison.verdict import lead, main_budget
+from budcache.storage.media import FPS, spoken
 from budcache.wording import several
 
 __all__ = ["Row", "code", "columns", "facts", "hero", "ladder_file", "left_out", "rows", "unbroken"]
@@ -106,8 +107,9 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "model": origin.model,
         "pipeline": " / ".join(filter(None, (origin.pipeline, origin.denoiser, origin.scheduler))),
         "full run": several(comparison.steps, "step"),
-        "size": " x ".join(str(n) for n in (origin.width, origin.height, origin.frames) if n is not None),
+        "size": ", ".join(filter(None, (_size(comparison), _length(comparison)))),
         "guidance": origin.guidance,
+        "experts": None if origin.switch is None else f"two; the second takes over at step {origin.switch}",
         "measured on": f"{several(count, 'sample')}, {noise}, one at a time",
         "calibrated on": _learned_on(comparison),
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
@@ -118,6 +120,15 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "made with": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }
     return {name: str(value) for name, value in found.items() if value}
+
+
+def _size(comparison: Comparison) -> str:
+    return " x ".join(str(n) for n in (comparison.origin.width, comparison.origin.height) if n is not None)
+
+
+def _length(comparison: Comparison) -> str:
+    frames = comparison.origin.frames
+    return "" if frames is None else spoken(frames, comparison.fps or FPS)
 
 
 def _seeds(first: int, count: int) -> str:

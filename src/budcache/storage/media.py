@@ -1,4 +1,4 @@
-"""What a pipeline returned as pictures, and pictures as files: PNG, for videos MP4 or GIF."""
+"""What a pipeline returned as pictures, and pictures as files: PNG, for videos MP4, animated WebP or GIF."""
 
 from __future__ import annotations
 
@@ -13,11 +13,26 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from budcache.errors import FileError, PipelineError
+from budcache.wording import several
 
-__all__ = ["check_format", "ending", "pictures", "read", "samples", "save", "to_levels", "to_picture", "to_webp"]
+__all__ = [
+    "FPS",
+    "check_format",
+    "ending",
+    "pictures",
+    "read",
+    "samples",
+    "save",
+    "spoken",
+    "to_levels",
+    "to_picture",
+    "to_webp",
+]
 
 Picture = Image.Image
 NAMES = ("images", "frames", "videos")  # of what pipelines return; modular ones say videos
+FPS = 16  # frames a second, as Wan's
+SMALL = 128  # pixels a side: what is that small is kept without loss
 
 
 def samples(output: Any) -> Sequence[Any]:
@@ -77,7 +92,12 @@ def ending(video: bool) -> str:
     """What the name of a file ends in where nothing else was asked for."""
     if not video:
         return ".png"
-    return ".mp4" if _can_write_mp4() else ".gif"
+    return ".mp4" if _can_write_mp4() else ".webp"
+
+
+def spoken(frames: int, fps: int) -> str:
+    """How long a video is, for a person to read."""
+    return f"{several(frames, 'frame')} at {fps} a second"
 
 
 def check_format(path: Path, video: bool) -> None:
@@ -89,11 +109,11 @@ def check_format(path: Path, video: bool) -> None:
         kind, other = ("a video", "a picture") if video else ("a picture", "a video")
         raise FileError(f"{path} is a name for {other}, but the pipeline makes {kind}. Use {_endings(video)}.")
     if video and chosen == ".mp4":
-        raise FileError(f"{path} needs imageio to be written. Install budcache[video], or use .gif.")
+        raise FileError(f"{path} needs imageio to be written. Install budcache[video], or use .webp or .gif.")
     raise FileError(f"{path} ends in {chosen}, which cannot be written. Use {_endings(video)}.")
 
 
-def save(sample: Picture | Sequence[Picture], path: Path, fps: int = 16) -> Path:
+def save(sample: Picture | Sequence[Picture], path: Path, fps: int = FPS) -> Path:
     """Write one sample; a name without an ending gets the usual one.
 
     What does not fit its name is not lost: it is written beside it, and the error says where.
@@ -108,7 +128,7 @@ def save(sample: Picture | Sequence[Picture], path: Path, fps: int = 16) -> Path
         elif target.suffix.lower() == ".mp4":
             _write_mp4(sample, target, fps)
         else:
-            sample[0].save(target, save_all=True, append_images=sample[1:], duration=1000 // fps, loop=0)
+            _write_animated(sample, target, fps)
     except OSError as error:
         raise FileError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from None
     if chosen and target != path:
@@ -119,17 +139,27 @@ def save(sample: Picture | Sequence[Picture], path: Path, fps: int = 16) -> Path
 
 def _fits(chosen: str, video: bool) -> bool:
     if video:
-        return chosen == ".gif" or (chosen == ".mp4" and _can_write_mp4())
+        return chosen in (".webp", ".gif") or (chosen == ".mp4" and _can_write_mp4())
     Image.init()
     return Image.registered_extensions().get(chosen) in Image.SAVE
 
 
 def _endings(video: bool) -> str:
-    return ".mp4 or .gif" if video and _can_write_mp4() else ending(video)
+    if not video:
+        return ending(video)
+    return ".mp4, .webp or .gif" if _can_write_mp4() else ".webp or .gif"
 
 
 def _can_write_mp4() -> bool:
     return all(importlib.util.find_spec(name) for name in ("imageio", "imageio_ffmpeg"))
+
+
+def _write_animated(frames: Sequence[Picture], path: Path, fps: int) -> None:
+    """A file that browsers and mail programs play by themselves; a GIF has only 256 colours of each frame."""
+    options: dict[str, Any] = {}
+    if path.suffix.lower() == ".webp":
+        options = {"quality": 90, "method": 4, "lossless": max(frames[0].size) <= SMALL}
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0, **options)
 
 
 def _write_mp4(frames: Sequence[Picture], path: Path, fps: int) -> None:

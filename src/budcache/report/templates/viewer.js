@@ -99,7 +99,7 @@ if (one("#pictures")) {
     };
     const playing = (on) => {
       clearInterval(timer);
-      timer = on ? setInterval(() => frame((Number(at.value) + 1) % frames), 125) : null;
+      timer = on ? setInterval(() => frame((Number(at.value) + 1) % frames), Number(home.dataset.pace)) : null;
       play.textContent = on ? "Pause" : "Play";
     };
     play.addEventListener("click", () => playing(!timer));
