@@ -22,6 +22,8 @@ import budcache
 from budcache import Ladder, Policy, models
 from budcache.comparison import Comparison
 from budcache.events import Event, Progress, Scored
+from budcache.metrics import usual
+from budcache.pipeline.arguments import makes_videos
 from budcache.samples.prompts import read_prompts
 from budcache.storage.files import write_json
 from budcache.strategies import STRATEGIES, read_history
@@ -30,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the judge that all benchma
 
 from judging import Judge
 
-RUNGS = (5, 6, 7, 8, 9, 10)  # that our one search is made for, so that all experiments can share it
-SMALL_RUNGS = (2, 3, 4)
+# That our one search is made for, so that all experiments can share it; the second are for `--quick`.
+RUNGS, VIDEO_RUNGS = ((5, 6, 7, 8, 9, 10), (2, 3, 4)), ((10, 15, 20), (2, 3))
 LPIPS_WEIGHTS = "checkpoints/alexnet-owt-7be5be79.pth"
 
 
@@ -58,6 +60,7 @@ class Lab:
         budgets: likewise.
         evaluation: prompts to measure on.
         model: what it runs on.
+        rungs: budgets that our search is made for, if it is one of these; likewise.
         learn: how many prompts our search learns on.
         more: adds options.
     """
@@ -72,6 +75,7 @@ class Lab:
         budgets: tuple[Sequence[int], Sequence[int]] = ((10,), (4,)),
         evaluation: int = 16,
         model: str = "tiny-flux",
+        rungs: tuple[Sequence[int], Sequence[int]] = RUNGS,
         learn: int = 32,
         more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     ) -> None:
@@ -82,6 +86,7 @@ class Lab:
         self.quick, self.begin, self.said = args.quick, time.perf_counter(), ""
         self.steps: int = args.steps or steps[self.quick]
         self.budgets: list[int] = args.budgets or list(budgets[self.quick])
+        self.rungs = rungs[self.quick]
         self.folder: Path = args.folder or Path("out") / ("paper-quick" if self.quick else "paper") / name
         self.searches = self.folder.parent / "searches"
         self.embedded = args.model in models.EMBEDDED and args.prompts is None
@@ -102,8 +107,8 @@ class Lab:
         given = {"height": args.height, "width": args.width, "num_frames": args.frames}
         given["guidance_scale"] = args.guidance
         self.call = {key: value for key, value in given.items() if value is not None}
-        self.metrics = args.metrics or usual_metrics()
         self.pipe = self.load(args.model)
+        self.metrics = args.metrics or usual_metrics(self.pipe)
 
     def load(self, model: str) -> Any:
         """A pipeline on the device that was asked for."""
@@ -176,7 +181,7 @@ class Lab:
         self, *, fit: bool = True, budgets: Iterable[int] = (), prompts: Sequence[str] = (), **options: Any
     ) -> Kept:
         """Our search: every budget at once, on more prompts, a quarter of them to choose by; a fit is also aligned."""
-        shared = {rung for rung in (SMALL_RUNGS if self.quick else RUNGS) if rung < self.steps}
+        shared = {rung for rung in self.rungs if rung < self.steps}
         wanted = set(budgets) or (shared if shared.issuperset(self.budgets) else set(self.budgets))
         if fit:
             self.ours(fit=False, budgets=wanted, prompts=prompts, **options)
@@ -288,10 +293,10 @@ class Lab:
         return result
 
 
-def usual_metrics() -> list[str]:
-    """PSNR and SSIM, and LPIPS where its weights have been downloaded already."""
+def usual_metrics(pipe: Any) -> list[str]:
+    """What is usual for pictures or videos, and LPIPS where its weights have been downloaded already."""
     lpips = (Path(torch.hub.get_dir()) / LPIPS_WEIGHTS).exists()
-    return ["psnr", "ssim", *["lpips"] * lpips]
+    return [*usual(makes_videos(pipe)), *["lpips"] * lpips]
 
 
 def slug(text: str) -> str:

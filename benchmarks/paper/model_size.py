@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from common import Lab
+from common import VIDEO_RUNGS, Lab
 from published import MODEL_SIZE, MODEL_SIZE_SOURCE
 from telling import Case, beats, left_out, side_by_side
 
@@ -47,11 +47,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         budgets=((10, 20), (3,)),
         evaluation=32,
         model="tiny-wan",
+        rungs=VIDEO_RUNGS,
         learn=16,
         more=options,
     )
     large = lab.load(lab.args.target)
-    ours = lab.ours(budgets=lab.budgets).ladder
+    ours = Ladder.of([lab.ours().ladder[budget] for budget in lab.budgets])
     policies = {
         "authors": Ladder.of([lab.published(budget).ladder[budget] for budget in lab.budgets]),
         "budcache-plain": Ladder.of([Policy(mask=rung.mask) for rung in ours]),
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         REFITTED: Ladder.of([refitted(lab, large, rung) for rung in ours]),
     }
     if lab.args.target in models.EMBEDDED:  # small enough to be searched on as well
-        policies[THERE] = lab.ours(budgets=lab.budgets, pipe=large, name="ours-large").ladder
+        policies[THERE] = lab.ours(pipe=large, name="ours-large").ladder
     found = lab.compare("on the large model", lab.budgets, ["uniform", "teacache"], policies, pipe=large)
     cases: dict[str, Case] = {f"{budget} calls": (found, budget) for budget in lab.budgets}
     claims = [

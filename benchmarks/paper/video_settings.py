@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from common import Lab
+from common import VIDEO_RUNGS, Lab
 from telling import Case, beats, left_out, side_by_side
 from transfer import size
 
@@ -28,12 +28,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         budgets=((15,), (3,)),
         evaluation=16,
         model="tiny-wan",
+        rungs=VIDEO_RUNGS,
         learn=16,
     )
     budget, cases = lab.budgets[0], dict[str, Case]()
     policies = {
-        "budcache-plain": lab.ours(fit=False, budgets=[budget]).ladder,
-        OWN: lab.ours(budgets=[budget]).ladder,
+        "budcache-plain": lab.ours(fit=False).ladder,
+        OWN: lab.ours().ladder,
         MIXED: mixed(lab, budget),
     }
     for name, call in settings(lab):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from common import Kept, Lab
+from common import VIDEO_RUNGS, Kept, Lab
 from published import WAN, WAN_SOURCE, Cases
 from telling import Case, Claim, beats, left_out, side_by_side, tails
 
@@ -33,15 +33,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         budgets=((10, 15, 20), (3,)),
         evaluation=32,
         model="tiny-wan",
+        rungs=VIDEO_RUNGS,
         learn=16,
     )
     fitted = lab.search("ours-fit", lab.calibration, lab.budgets, refine="fit").ladder
     policies = {
         "authors": Ladder.of([lab.published(budget).ladder[budget] for budget in lab.budgets]),
-        "budcache-plain": lab.ours(fit=False, budgets=lab.budgets).ladder,
+        "budcache-plain": lab.ours(fit=False).ladder,
         ONE: Ladder.of([rung.model_copy(update={"guided": None}) for rung in fitted]),
         FITTED: fitted,
-        "budcache": lab.ours(budgets=lab.budgets).ladder,
+        "budcache": lab.ours().ladder,
     }
     found = lab.compare("videos", lab.budgets, OTHERS, policies)
     cases = {f"{budget} calls": (found, budget) for budget in lab.budgets}
