@@ -19,12 +19,15 @@ from budcache.cli.common import (
     Guidances,
     Height,
     Json,
+    LoraOption,
+    LoraScale,
     ModelArgument,
     Negative,
     Numbers,
     Prompt,
     PromptFile,
     Width,
+    as_typed,
     calibration_prompts,
     check_model,
     command,
@@ -60,6 +63,8 @@ def search(
     out_path: Annotated[
         Path, typer.Option("--out", "-o", help="Where to write the ladder; one that is there gets the new rungs.")
     ] = Path("ladder.json"),
+    lora: LoraOption = None,
+    lora_scale: LoraScale = 1.0,
     prompt: Prompt = None,
     prompts: PromptFile = None,
     count: Count = None,
@@ -117,7 +122,7 @@ def search(
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
     # What can be refused without the model is refused before it is loaded.
-    check_model(model)
+    check_model(model, lora, lora_scale)
     guidances = several_guidances(guidance)
     features = True if features is None and len(guidances) > 1 and refine != "none" else features
     config = SearchConfig(
@@ -148,7 +153,7 @@ def search(
         tell_cost(planned, as_json)
         return
     into = Output(out_path, force)
-    pipe = open_pipeline(model, device, dtype)
+    pipe = open_pipeline(model, device, dtype, lora, lora_scale)
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
     samples, settings = samples_for(pipe, texts, guidances, **wanted)
     into.check(_rungs_like(pipe, config, [{**settings, **sample} for sample in samples]), "search")
@@ -179,7 +184,8 @@ def search(
             progress=False,
             watch=bar,
         )
-    _tell(model, ladder, into.write(ladder), out_path, kept, time.perf_counter() - begin, as_json)
+    drawn = f"{model}{as_typed(lora, lora_scale)}"
+    _tell(drawn, ladder, into.write(ladder), out_path, kept, time.perf_counter() - begin, as_json)
 
 
 def _rungs_like(pipe: Any, config: SearchConfig, samples: list[dict[str, Any]]) -> Ladder:

@@ -15,8 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from budcache.errors import BudcacheWarning, PipelineError, RecordError
+from budcache.pipeline.adapters import at_work
 from budcache.pipeline.origin import describe, guidance_of
-from budcache.pipeline.parts import adapters, check_pipeline
+from budcache.pipeline.parts import check_pipeline
 from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.schedulers import check_scheduler, levels
 from budcache.pipeline.standin import StandIn
@@ -73,6 +74,7 @@ class _Recorder(StandIn):
         self.outputs: list[Tensor] = []
         self.unfinished = 0
         self.known_origin: Origin | None = None
+        self.known_adapters: tuple[Any, ...] = ()
 
     # Some pipelines copy their scheduler; what belongs to the copy is not recorded.
     def __copy__(self) -> Any:
@@ -124,8 +126,9 @@ class _Recorder(StandIn):
 
     def _origin(self) -> Origin:
         """The pipeline and its settings; to look at the network's weights is worth it once."""
-        if self.known_origin is None or self.known_origin.adapters != adapters(self.pipe):
-            self.known_origin = describe(self.pipe)
+        here = at_work(self.pipe)
+        if self.known_origin is None or self.known_adapters != here:
+            self.known_origin, self.known_adapters = describe(self.pipe), here
         guidance = guidance_of(self.pipe)
         return self.known_origin if guidance is None else self.known_origin.model_copy(update={"guidance": guidance})
 
