@@ -21,6 +21,7 @@ import budcache
 from budcache import Ladder, Policy, models
 from budcache.comparison import Comparison
 from budcache.events import Event, Progress, Scored
+from budcache.pipeline.adapters import adapters
 from budcache.samples.prompts import read_prompts
 from budcache.storage.files import write_json
 from budcache.strategies import STRATEGIES, read_history
@@ -58,6 +59,7 @@ class Lab:
         evaluation: prompts to measure on.
         model: what it runs on.
         learn: how many prompts our search learns on.
+        lora: the LoRA on an embedded model, if `--lora` does not say another.
         more: adds options.
     """
 
@@ -72,6 +74,7 @@ class Lab:
         evaluation: int = 16,
         model: str = "tiny-flux",
         learn: int = 32,
+        lora: str | None = None,
         more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     ) -> None:
         parser = options(name, about, steps[0], evaluation, model, learn)
@@ -102,12 +105,14 @@ class Lab:
         given["guidance_scale"] = args.guidance
         self.call = {key: value for key, value in given.items() if value is not None}
         self.metrics = args.metrics or usual_metrics()
-        self.pipe = self.load(args.model)
+        self.lora: str | None = args.lora or (lora if args.model in models.EMBEDDED else None)
+        self.pipe = self.load(args.model, self.lora)
 
-    def load(self, model: str) -> Any:
+    def load(self, model: str, lora: str | None = None) -> Any:
         """A pipeline on the device that was asked for."""
         usual = "bfloat16" if self.args.device.startswith("cuda") else "float32"
-        pipe = models.load(model, dtype=getattr(torch, self.args.dtype or usual)).to(self.args.device)
+        with_lora = {} if lora is None else {"lora": lora, "lora_scale": self.args.lora_scale}
+        pipe = models.load(model, dtype=getattr(torch, self.args.dtype or usual), **with_lora).to(self.args.device)
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
@@ -130,7 +135,7 @@ class Lab:
         given |= {} if "samples" in given else {"prompts": list(prompts)}
         refine = given.pop("refine", None)
         base = name.removesuffix("-plain").removesuffix("-fit")
-        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), base, given]
+        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), base, given, *adapters(pipe)]
         file = self.searches / f"{name}-{short(facts)}.json"
         if file.exists():
             return _read(file)
@@ -228,7 +233,7 @@ class Lab:
         tuning = self.calibration[: 2 if self.quick else self.args.tuning]
         measured = list(prompts or self.evaluation)
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
-        facts += [measured, tuning, given]
+        facts += [measured, tuning, given, *adapters(pipe)]
         folder = self.folder / f"{slug(name)}-{short(facts)}"
         self.say(f"comparing: {name}")
 
@@ -268,6 +273,7 @@ class Lab:
             "about": " ".join(self.about.split("\n\n")[0].split()),
             "quick": self.quick,
             "model": self.args.model if self.embedded else Path(self.args.model).name,
+            "adapters": list(adapters(self.pipe)),
             "steps": self.steps,
             "budgets": self.budgets,
             "prompts": {"measured on": len(self.evaluation), "learned on": len(self.calibration)},

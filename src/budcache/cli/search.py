@@ -43,12 +43,12 @@ from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.errors import SearchError
 from budcache.events import Planned
 from budcache.jobs.config import POLISH, ROUNDS, Refine, SearchConfig, taken_strategy
-from budcache.jobs.estimate import affordable, search_phases
+from budcache.jobs.estimate import affordable, all_masks, search_phases
 from budcache.jobs.search import search as find
 from budcache.jobs.searching import check_record
 from budcache.mask import MAX_STEPS, Mask
 from budcache.policy import Ladder, Policy, Reuse
-from budcache.strategies import STRATEGIES, LadderSearch, Limits, Paths, Strategy
+from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy
 from budcache.wording import quote
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def search(
         typer.Option(
             "--strategy",
             help=f"One of {', '.join(STRATEGIES)}; or anneal-r3-sa50, and so on.",
-            show_default="paths; ladder with residual reuse",
+            show_default="exhaustive up to 256 masks; else paths, or ladder with residual reuse",
         ),
     ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
@@ -123,12 +123,14 @@ def search(
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
     # What can be refused without the model is refused before it is loaded.
     check_model(model, lora, lora_scale)
-    guidances = several_guidances(guidance)
+    guidances, wanted_budgets = several_guidances(guidance), tuple(parse_budgets(budgets))
     features = True if features is None and len(guidances) > 1 and refine != "none" else features
+    limits = Limits(max_calls, max_seconds, max_evaluations)
+    limited = limits != Limits()
     config = SearchConfig(
         steps,
-        tuple(parse_budgets(budgets)),
-        _strategy(strategy_name, reuse, beam),
+        wanted_budgets,
+        _strategy(strategy_name, reuse, beam, steps, () if limited or record else wanted_budgets),
         reuse,
         refine,
         polish,
@@ -138,17 +140,17 @@ def search(
         selection,
         batch,
         objective,
-        Limits(max_calls, max_seconds, max_evaluations),
+        limits,
         parse_bytes(state_memory),
         care,
         features,
     )
     runs = _record(record, config)
     texts = calibration_prompts(model, prompt or [], prompts, count)
-    if count is None and isinstance(config.strategy, Paths):
+    if count is None and config.as_served:
         texts = _paid_for(texts, config)
     config.searched_on(len(texts))
-    planned = Planned("search", search_phases(config, len(texts)))
+    planned = Planned("search", search_phases(config, len(texts)), all_masks(config))
     if dry_run:
         tell_cost(planned, as_json)
         return
@@ -273,10 +275,10 @@ def _record(path: Path | None, config: SearchConfig) -> Record | None:
     return found
 
 
-def _strategy(name: str | None, reuse: Reuse, beam: int) -> Strategy:
-    found = taken_strategy(name, reuse)
+def _strategy(name: str | None, reuse: Reuse, beam: int, steps: int, budgets: tuple[int, ...]) -> Strategy:
+    found = taken_strategy(name, reuse, steps, budgets)
     if isinstance(found, LadderSearch):
         return replace(found, beam=beam)
     if beam != 1:
-        raise SearchError(f"--beam belongs to the ladder, not to {name or 'paths'}. Leave it out.")
+        raise SearchError(f"--beam belongs to the ladder, not to {name or 'the default strategy'}. Leave it out.")
     return found

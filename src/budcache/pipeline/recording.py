@@ -19,7 +19,7 @@ from budcache.pipeline.adapters import at_work
 from budcache.pipeline.origin import describe, guidance_of
 from budcache.pipeline.parts import check_pipeline
 from budcache.pipeline.scheduler import BudcacheScheduler
-from budcache.pipeline.schedulers import check_scheduler, levels
+from budcache.pipeline.schedulers import check_noise, check_scheduler, levels
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
 from budcache.records.gram import Grams, gram_of
@@ -72,6 +72,7 @@ class _Recorder(StandIn):
         self.pipe, self.record = pipe, record
         self.latents: list[Tensor] = []
         self.outputs: list[Tensor] = []
+        self.asked: dict[str, Any] = {}  # of the last step
         self.unfinished = 0
         self.known_origin: Origin | None = None
         self.known_adapters: tuple[Any, ...] = ()
@@ -90,6 +91,7 @@ class _Recorder(StandIn):
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         self.latents.append(_copied(sample))
         self.outputs.append(_copied(model_output))
+        self.asked = kwargs
         result = self.inner.step(model_output, timestep, sample, *args, **kwargs)
         if len(self.outputs) == len(self.inner.timesteps):
             self._finish(result[0])
@@ -115,6 +117,7 @@ class _Recorder(StandIn):
         latents, outputs = [*self.latents, _copied(final)], self.outputs
         self.latents, self.outputs = [], []
         try:
+            check_noise(self.inner, self.asked)
             if len(outputs) > MAX_STEPS:
                 raise PipelineError(f"a run of {len(outputs)} steps is too long to record; {MAX_STEPS} is the most.")
             if latents[0].shape != outputs[0].shape:
