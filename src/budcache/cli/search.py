@@ -73,7 +73,7 @@ def search(
         typer.Option(
             "--strategy",
             help=f"One of {', '.join(STRATEGIES)}; or anneal-r3-sa50, and so on.",
-            show_default="exhaustive up to 256 masks; else paths, or ladder with residual reuse",
+            show_default="exhaustive where masks are few; else paths, or ladder with residual reuse",
         ),
     ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
@@ -276,6 +276,8 @@ def _record(path: Path | None, config: SearchConfig) -> Record | None:
 
 
 def _strategy(name: str | None, reuse: Reuse, beam: int, steps: int, budgets: tuple[int, ...]) -> Strategy:
+    if name is None and beam != 1 and reuse == "residual":
+        name = "ladder"  # which is what a beam is for
     found = taken_strategy(name, reuse, steps, budgets)
     if isinstance(found, LadderSearch):
         return replace(found, beam=beam)

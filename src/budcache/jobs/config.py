@@ -28,9 +28,9 @@ __all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", 
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
-# Masks in all, up to which each is tried: every one of 9 steps. That takes up to 255 calls a sample, about what paths
-# take for 4 to 12 of 28 calls (docs/few-steps.md has what it gains).
-LISTED = 256
+# Masks in all, up to which every one is tried if nobody names a strategy: all of 5 steps. That costs about what paths
+# do. At 8 steps paths find policies that are as good for a quarter of the calls (docs/few-steps.md).
+LISTED = 16
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 OUTPUTS, RIDGES = (MAX_BLEND, 3), (1e-3, 1e-4, 1e-2)  # what a fit chooses from
@@ -41,7 +41,7 @@ Refine: TypeAlias = Literal["none", "fit", "full"]
 def taken_strategy(
     strategy: str | Strategy | None, reuse: Reuse, steps: int = MAX_STEPS, budgets: Sequence[int] = ()
 ) -> Strategy:
-    """A strategy by its name. None tries every mask where there are few (`LISTED`), if it is told how many.
+    """A strategy by its name. None tries every mask where there are few, if it is told how many.
 
     Else it is paths, or the ladder where there are none: residuals do not add up (F1).
     """
