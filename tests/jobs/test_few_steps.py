@@ -103,7 +103,8 @@ def test_all_that_a_policy_can_go_through_works_and_helps(pipe, steps, budgets):
     for method, more in ways.items():
         start = fitted if method == "gauss-newton" else plain
         aligned = budcache.align(pipe, start, method=method, **more, **shared)
-        assert all(rung.refined[-1].gain >= 0 for rung in aligned)
+        for before, after in zip(start, aligned, strict=True):  # chosen by the loss on the samples put aside
+            assert after.quality.loss <= 1.001 * before.quality.loss, (method, after.refined[-1].gain)
     gains = [rung.refined[-1].gain for rung in fitted]
-    assert all(gain >= 0 for gain in gains) and max(gains) > 1
+    assert max(gains) > 1 and min(gains) > -0.5, gains
     assert isinstance(fitted, Ladder) and fitted.budgets == budgets
