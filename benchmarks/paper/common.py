@@ -23,6 +23,7 @@ from budcache import Ladder, Policy, models
 from budcache.comparison import Comparison
 from budcache.events import Event, Progress, Scored
 from budcache.metrics import usual
+from budcache.pipeline.adapters import adapters
 from budcache.pipeline.arguments import makes_videos
 from budcache.samples.prompts import read_prompts
 from budcache.storage.files import write_json
@@ -62,6 +63,7 @@ class Lab:
         model: what it runs on.
         rungs: budgets that our search is made for, if it is one of these; likewise.
         learn: how many prompts our search learns on.
+        lora: the LoRA on an embedded model, if `--lora` does not say another.
         more: adds options.
     """
 
@@ -77,6 +79,7 @@ class Lab:
         model: str = "tiny-flux",
         rungs: tuple[Sequence[int], Sequence[int]] = RUNGS,
         learn: int = 32,
+        lora: str | None = None,
         more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     ) -> None:
         parser = options(name, about, steps[0], evaluation, model, learn)
@@ -107,13 +110,15 @@ class Lab:
         given = {"height": args.height, "width": args.width, "num_frames": args.frames}
         given["guidance_scale"] = args.guidance
         self.call = {key: value for key, value in given.items() if value is not None}
-        self.pipe = self.load(args.model)
+        self.lora: str | None = args.lora or (lora if args.model in models.EMBEDDED else None)
+        self.pipe = self.load(args.model, self.lora)
         self.metrics = args.metrics or usual_metrics(self.pipe)
 
-    def load(self, model: str) -> Any:
+    def load(self, model: str, lora: str | None = None) -> Any:
         """A pipeline on the device that was asked for."""
         usual = "bfloat16" if self.args.device.startswith("cuda") else "float32"
-        pipe = models.load(model, dtype=getattr(torch, self.args.dtype or usual)).to(self.args.device)
+        with_lora = {} if lora is None else {"lora": lora, "lora_scale": self.args.lora_scale}
+        pipe = models.load(model, dtype=getattr(torch, self.args.dtype or usual), **with_lora).to(self.args.device)
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
@@ -136,7 +141,7 @@ class Lab:
         given |= {} if "samples" in given else {"prompts": list(prompts)}
         refine = given.pop("refine", None)
         base = name.removesuffix("-plain").removesuffix("-fit")
-        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), base, given]
+        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), base, given, *adapters(pipe)]
         file = self.searches / f"{name}-{short(facts)}.json"
         if file.exists():
             return _read(file)
@@ -234,7 +239,7 @@ class Lab:
         tuning = self.calibration[: 2 if self.quick else self.args.tuning]
         measured = list(prompts or self.evaluation)
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
-        facts += [measured, tuning, given]
+        facts += [measured, tuning, given, *adapters(pipe)]
         folder = self.folder / f"{slug(name)}-{short(facts)}"
         self.say(f"comparing: {name}")
 
@@ -275,6 +280,7 @@ class Lab:
             "about": " ".join(self.about.split("\n\n")[0].split()),
             "quick": self.quick,
             "model": self.args.model if self.embedded else Path(self.args.model).name,
+            "adapters": list(adapters(self.pipe)),
             "steps": self.steps,
             "budgets": self.budgets,
             "prompts": {"measured on": len(self.evaluation), "learned on": len(self.calibration)},

@@ -14,6 +14,8 @@ def options(
     """A parser with all of them; experiments add their own."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--model", default=model, help="an embedded name, a folder or a hub id")
+    parser.add_argument("--lora", help="a LoRA on it: an embedded name, a file, a folder or a hub id")
+    parser.add_argument("--lora-scale", type=float, default=1.0, help="how strongly it works")
     parser.add_argument("--steps", type=int, help=f"of the full run; default {steps}")
     parser.add_argument("--budgets", type=_numbers, help="model calls, such as 8,9,10")
     parser.add_argument("--prompts", type=Path, help="a file of prompts to measure on")

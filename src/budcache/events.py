@@ -34,6 +34,7 @@ class Planned:
 
     job: JobName
     phases: tuple[Phase, ...]
+    note: str = ""  # what else is worth knowing, as a clause
 
     @property
     def sample_calls(self) -> int:
@@ -42,7 +43,8 @@ class Planned:
 
     def __str__(self) -> str:
         phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in self.phases if phase.sample_calls)
-        return f"{self.job}: about {self.sample_calls} sample-calls (model calls times samples): {phases}"
+        note = self.note and f"; {self.note}"
+        return f"{self.job}: about {self.sample_calls} sample-calls (model calls times samples): {phases}{note}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
@@ -12,7 +13,7 @@ from budcache.events import Scored
 from budcache.storage.schema import Count, Number, Seed, Settings, Text, Value
 from budcache.wording import quote, several
 
-__all__ = ["Origin", "Quality", "Refined", "Searched"]
+__all__ = ["Origin", "Quality", "Refined", "Searched", "same_adapters"]
 
 
 # What has to be the same for two policies to be rungs of one ladder.
@@ -32,7 +33,7 @@ class Origin(Value):
     pipeline: Text | None = None  # class names, as the pipeline gave them
     denoiser: Text | None = None
     weights: Text | None = None  # fingerprint of the denoiser's weights
-    adapters: Annotated[tuple[Text, ...], Field(fail_fast=True)] = ()  # LoRA adapters that were active
+    adapters: Annotated[tuple[Text, ...], Field(fail_fast=True)] = ()  # LoRA adapters at work: name (contents) at scale
     scheduler: Text | None = None
     scheduler_settings: Settings = Field(default_factory=dict)  # only what differs from the class's defaults
     height: Count | None = None
@@ -61,9 +62,22 @@ class Origin(Value):
         """In what two origins differ that a policy's quality depends on, as a clause; None if in nothing."""
         for name in settings:
             ours, theirs = getattr(self, name), getattr(other, name)
-            if ours != theirs:
+            if ours != theirs and not (name == "adapters" and same_adapters(ours, theirs)):
                 return f"{name} is {quote(ours)} in one and {quote(theirs)} in the other"
         return None
+
+
+def same_adapters(ours: Iterable[str], theirs: Iterable[str]) -> bool:
+    """Whether two origins had the same adapters at work: by contents and scale where both tell them, else by name."""
+    both = [[_ADAPTER.fullmatch(text) for text in texts] for texts in (ours, theirs)]
+    if all(all(found) for found in both):
+        first, second = (sorted(found["what"] for found in each if found) for each in both)
+    else:  # written by hand, or before contents were looked at
+        first, second = (sorted(text.partition(" (")[0] for text in texts) for texts in (ours, theirs))
+    return first == second
+
+
+_ADAPTER = re.compile(r".* \((?P<what>[0-9a-f]{8}\).*)")
 
 
 class Quality(Value):

@@ -30,10 +30,12 @@ def paper():
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A tiny pipeline with prompts beside it, and a place for results."""
+    from loras import random_lora
     from zoo import entry
 
-    home = tmp_path_factory.mktemp("paper")
-    entry("flux").build().save_pretrained(home / "tiny")
+    home, pipe = tmp_path_factory.mktemp("paper"), entry("flux").build()
+    pipe.save_pretrained(home / "tiny")
+    random_lora(home / "turbo.safetensors", pipe)
     entry("wan-t2v-euler").build().save_pretrained(home / "tiny-wan")
     (home / "prompts.txt").write_text("\n".join(f"prompt {number}" for number in range(12)))
     return home
@@ -49,6 +51,7 @@ def run(paper, home, capsys):
         options += ["--width", size, "--steps", 5, "--budgets", 2, "--evaluation", 1, "--threads", 1, "--timed", "none"]
         options += ["--folder", folder, *more]
         options += ["--target", home / "tiny"] if name == "model_size" else []
+        options += ["--lora", home / "turbo.safetensors"] if name == "few_steps" else []
         capsys.readouterr()
         paper(name).main(list(map(str, options)))
         out, told = capsys.readouterr()
@@ -69,6 +72,31 @@ def test_each_experiment_ends_well_and_keeps_its_result(name, run, home):
     kept = home / "out" / name
     assert json.loads((kept / "result.json").read_text()) == result
     assert all((kept / figure).stat().st_size > 0 for figure in result["figures"])
+
+
+def test_the_distilled_model_stands_beside_the_plain_one(run, paper):
+    result, _ = run("few_steps")
+    assert result["adapters"][0].startswith("turbo (")
+    _, worth, crosswise = result["tables"]
+    assert [row[1] for row in worth["rows"]] == [8, 5, 2, 2, 5, 2, 2]
+    assert worth["rows"][0][2] is None and all(row[2] for row in worth["rows"][1:])  # it is 0 from itself
+    pairs = [(row[1], row[2]) for row in crosswise["rows"]]
+    assert pairs == 2 * [(s, t) for t in ("plain", "distilled") for s in ("plain", "distilled")]
+    decided = paper("few_steps").decided
+    assert decided(3.0, 1.0) is True and decided(1.9, 1.0) is None and decided(-3.0, 1.0) is False
+
+
+def test_emoji_are_recognised(paper):
+    """Every one of the sheet, either way round; and none of them in plain grey."""
+    few, common = paper("few_steps"), paper("common")
+    lab = common.Lab("few_steps", "", ["--threads", "1"])
+    prompts, (names, known) = few.recognisable(lab)
+    assert len(prompts) == len(lab.evaluation) and not set(prompts) & set(lab.learned)
+    pair = few.Pair.__new__(few.Pair)
+    pair.prompts, pair.emoji = names, (names, known)
+    large = known.repeat(4, 1).repeat(4, 2)
+    assert all(pair.recognised(list(large))) and all(pair.recognised(list(large[:, :, ::-1])))
+    assert sum(pair.recognised([0 * large[0] + 0.5] * len(names))) <= 1
 
 
 def test_a_second_run_searches_nothing_again(run):

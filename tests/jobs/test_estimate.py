@@ -231,7 +231,7 @@ def test_the_logger_gets_the_cost_every_rung_and_in_detail_every_score(caplog):
     first = f"search will take about {told.sample_calls} sample-calls: full runs 6, searching "
     assert lines[0][0] == "INFO" and lines[0][1].startswith(first)
     assert [text for level, text in lines if level == "INFO"][1:] == [f"search: {ladder[2]}"]
-    scores = [text for level, text in lines if level == "DEBUG" and text.startswith("paths")]
+    scores = [text for level, text in lines if level == "DEBUG" and text.startswith("exhaustive")]
     assert len(scores) == len(ladder.searched.history)
 
 

@@ -77,8 +77,11 @@ def test_the_scheduler_has_the_settings_of_flux_dev(pipe):
     assert (config.base_image_seq_len, config.max_image_seq_len) == (256, 4096)
 
 
-def test_all_files_together_stay_under_16_megabytes():
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 16_000_000
+def test_all_files_together_stay_under_16_megabytes_and_each_lora_under_2():
+    sizes = {path: path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()}
+    loras = [size for path, size in sizes.items() if path.parent.name == "loras"]
+    assert sum(sizes.values()) - sum(loras) <= 16_000_000
+    assert all(size <= 2_000_000 for size in loras)
 
 
 def test_the_prompt_sets_are_64_each_and_share_no_prompt():

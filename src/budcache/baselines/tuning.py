@@ -121,6 +121,11 @@ class Tuner(Generic[Method]):
             )
         before = self.sample_calls
         settings = self._static(budget) if self.method.static else self._dynamic(budget)
+        if budget < self.steps and all(calls == self.steps for _, calls in settings):
+            raise SearchError(
+                f"{self.method.name} computes all of {self.steps} steps whatever its settings: the steps at both ends "
+                "that it always computes leave nothing to skip. Use more steps, or leave it out."
+            )
         return Choice(tuple(settings), len(self.samples), round(self.sample_calls - before))
 
     # Methods that know their steps beforehand

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,10 @@ def tell(text: str) -> None:
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 ModelArgument = Annotated[str, typer.Argument(help="An embedded name (tiny-flux), a local folder, or a hub id.")]
+LoraOption = Annotated[
+    str | None, typer.Option("--lora", help="A LoRA: an embedded name (turbo), a file, a folder, or a hub id.")
+]
+LoraScale = Annotated[float, typer.Option("--lora-scale", help="How strongly it works; 1 is as it was trained.")]
 Height = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
 Width = Annotated[int | None, typer.Option(min=1, help="Pixels; default: the model's.")]
 Frames = Annotated[int | None, typer.Option(min=1, help="Frames of a video.")]
@@ -83,14 +88,16 @@ CALIBRATION_PROMPTS = 32
 MANY_PROMPTS = 256  # more than a search gains from; a data set's captions, perhaps
 
 
-def check_model(model: str) -> None:
-    """Refuse a name that can be no model."""
+def check_model(model: str, lora: str | None = None, lora_scale: float = 1.0) -> None:
+    """Refuse a name that can be no model, and a LoRA that is not there."""
     from budcache import models
 
-    models.check(model)
+    models.check(model, lora, lora_scale)
 
 
-def open_pipeline(model: str, device: str | None, dtype: Dtype | None) -> Any:
+def open_pipeline(
+    model: str, device: str | None, dtype: Dtype | None, lora: str | None = None, lora_scale: float = 1.0
+) -> Any:
     """Load a pipeline onto the best device there is."""
     import torch
 
@@ -100,7 +107,7 @@ def open_pipeline(model: str, device: str | None, dtype: Dtype | None) -> Any:
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     numbers = dtype or ("float32" if device == "cpu" else "bfloat16")
     _quiet()
-    pipe = models.load(model, dtype=getattr(torch, numbers))
+    pipe = models.load(model, dtype=getattr(torch, numbers), lora=lora, lora_scale=lora_scale)
     if model in models.EMBEDDED and device == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         # Threads wait for each other by spinning. A tiny model gains little by a second one, and where another program
         # wants the core it loses ten times as much.
@@ -192,6 +199,12 @@ def check_writable(path: Path) -> None:
 def say(text: str, console: Console = out) -> None:
     """Print what users wrote as they wrote it: no markup in it, and no line broken within a path."""
     console.print(text, markup=False, soft_wrap=True)
+
+
+def as_typed(lora: str | None, lora_scale: float) -> str:
+    """The options of a LoRA, for a command that is shown to be copied."""
+    scale = "" if lora_scale == 1 else f" --lora-scale {lora_scale:g}"
+    return "" if lora is None else f" --lora {shlex.quote(lora)}{scale}"
 
 
 def first_line(error: BaseException) -> str:

@@ -20,6 +20,8 @@ from budcache.cli.common import (
     Guidance,
     Height,
     Json,
+    LoraOption,
+    LoraScale,
     Negative,
     Numbers,
     Width,
@@ -57,6 +59,8 @@ def compare(
     budgets: Annotated[
         str | None, typer.Option("--budgets", "--budget", "-b", help="Model calls: 8, or 5,6,8, or 4-12.")
     ] = None,
+    lora: LoraOption = None,
+    lora_scale: LoraScale = 1.0,
     methods: Annotated[str | None, typer.Option(help="Names, by commas; default: all but the slow `authors`.")] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="What to measure on: text, JSONL (prompt), CSV (caption).")
@@ -115,7 +119,7 @@ def compare(
         raise SearchError("compare needs a model and --budgets. Name them, or show a folder with --show-only --out.")
     wanted = parse_budgets(budgets)
     check_budgets(tuple(wanted), steps)
-    models.check(model)
+    models.check(model, lora, lora_scale)
     embedded = model in models.EMBEDDED
     names = None if methods is None else _names(methods, "--methods")
     ladders = {f"policy:{name}": Ladder.load(file) for name, file in told_apart(policy or []).items()}
@@ -132,7 +136,7 @@ def compare(
         tell_cost(expected(steps=steps, budgets=wanted, methods=names, policies=ladders, **sizes), as_json)
         return
     check_writable(folder / "comparison.json")
-    pipe = open_pipeline(model, device, dtype)
+    pipe = open_pipeline(model, device, dtype, lora, lora_scale)
     pipe.set_progress_bar_config(disable=True)
     settings = settings_for(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative

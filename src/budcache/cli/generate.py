@@ -16,10 +16,13 @@ from budcache.cli.common import (
     Guidance,
     Height,
     Json,
+    LoraOption,
+    LoraScale,
     ModelArgument,
     Negative,
     Numbers,
     Width,
+    check_model,
     check_writable,
     command,
     err,
@@ -38,6 +41,8 @@ def generate(
     prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
     policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
+    lora: LoraOption = None,
+    lora_scale: LoraScale = 1.0,
     out_path: Annotated[
         Path | None,
         typer.Option(
@@ -68,12 +73,13 @@ def generate(
     from budcache.pipeline.arguments import makes_videos
     from budcache.storage import media
 
+    check_model(model, lora, lora_scale)
     chosen = _choose(policy, budget)
     if chosen is not None and steps not in (None, chosen.steps):
         raise PipelineError(
             f"the policy has {chosen.steps} steps, but --steps is {steps}. Leave --steps out, or search again."
         )
-    pipe = open_pipeline(model, device, dtype)
+    pipe = open_pipeline(model, device, dtype, lora, lora_scale)
     settings = settings_for(
         pipe,
         num_inference_steps=chosen.steps if chosen is not None else steps,

@@ -19,6 +19,7 @@ from budcache.cli.common import (
     Guidances,
     Height,
     Json,
+    LoraOption,
     Negative,
     Numbers,
     Prompt,
@@ -26,6 +27,7 @@ from budcache.cli.common import (
     StateMemory,
     Width,
     calibration_prompts,
+    check_model,
     command,
     draw,
     open_pipeline,
@@ -45,13 +47,14 @@ from budcache.jobs.estimate import align_phases, fit_phases, put_aside
 from budcache.jobs.fit import fit as fit_policies
 from budcache.jobs.refining import origin_after
 from budcache.options import bytes_of
-from budcache.policy import Ladder, Policy, load
+from budcache.policy import Ladder, Origin, Policy, load
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import split, take_samples
 from budcache.wording import quote
 
 LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder file.")]
 Model = Annotated[str | None, typer.Option(help="An embedded name, a folder or a hub id; default: the file's own.")]
+LoraScale = Annotated[float | None, typer.Option(help="How strongly it works.", show_default="1")]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -75,6 +78,8 @@ N = TypeVar("N", int, float)
 def fit(
     ladder: LadderArgument,
     model: Model = None,
+    lora: LoraOption = None,
+    lora_scale: LoraScale = None,
     out_path: Out = None,
     budgets: Budgets = None,
     prompt: Prompt = None,
@@ -108,7 +113,7 @@ def fit(
     """Fit the reuse of masks in closed form: blends of past outputs instead of repeats of the last one."""
     from budcache.report import plots
 
-    work = _Work(ladder, model, out_path, budgets, "fit", force, as_json)
+    work = _Work(ladder, model, lora, lora_scale, out_path, budgets, "fit", force, as_json)
     guidances = several_guidances(guidance)
     texts = calibration_prompts(work.model, prompt or [], prompts, count)
     # What can be refused without the model is refused before it is loaded.
@@ -121,7 +126,7 @@ def fit(
         tell_cost(Planned("fit", fit_phases(config, len(texts))), as_json)
         return
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
-    pipe = open_pipeline(work.model, device, dtype)
+    pipe = open_pipeline(work.model, device, dtype, *work.lora)
     samples, settings = samples_for(pipe, texts, guidances, **wanted)
     work.check(pipe, take_samples((), samples, settings), teacher_steps)
     with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
@@ -152,6 +157,8 @@ def fit(
 def align(
     ladder: LadderArgument,
     model: Model = None,
+    lora: LoraOption = None,
+    lora_scale: LoraScale = None,
     out_path: Out = None,
     budgets: Budgets = None,
     prompt: Prompt = None,
@@ -196,7 +203,7 @@ def align(
     """Move all numbers of policies together, without gradients or by Algorithm 3; killed, the same command goes on."""
     from budcache.report import plots
 
-    work = _Work(ladder, model, out_path, budgets, "align", force, as_json)
+    work = _Work(ladder, model, lora, lora_scale, out_path, budgets, "align", force, as_json)
     guidances = several_guidances(guidance)
     config = AlignConfig(
         *(work.ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection, method, batch)
@@ -208,7 +215,7 @@ def align(
         tell_cost(Planned("align", align_phases(config, len(texts))), as_json)
         return
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
-    pipe = open_pipeline(work.model, device, dtype)
+    pipe = open_pipeline(work.model, device, dtype, *work.lora)
     samples, settings = samples_for(pipe, texts, guidances, **wanted)
     work.check(pipe, take_samples((), samples, settings), teacher_steps)
     losses: dict[str, list[Updated]] = {}
@@ -257,6 +264,8 @@ class _Work:
         self,
         file: Path,
         model: str | None,
+        lora: str | None,
+        lora_scale: float | None,
         out_path: Path | None,
         budgets: str | None,
         verb: str,
@@ -271,6 +280,9 @@ class _Work:
         if not found:
             raise PolicyError(f"{file} does not say what model it is for. Name it with --model.")
         self.model: str = found
+        self.lora = _lora(file, self.model, origin, lora, lora_scale)
+        if self.lora != (None, 1.0):
+            check_model(self.model, *self.lora)
         self.verb, self.as_json, self.begin = verb, as_json, time.perf_counter()
         self.out = out_path or file.with_suffix(f".{verb}.json")
         self.into = Output(self.out, force)
@@ -295,6 +307,21 @@ class _Work:
         out.print(describe(found.rungs[0] if self.single else found))
         say(f"\n{self.out}  {seconds:.1f} s")
         say_what_was_there(found, written)
+
+
+def _lora(
+    file: Path, model: str, origin: Origin | None, lora: str | None, scale: float | None
+) -> tuple[str | None, float]:
+    """The LoRA that was asked for; else the one that a file was made with, where it comes with the model."""
+    from budcache.models.loras import embedded
+
+    made_with = origin.adapters if origin is not None else ()
+    if lora is not None or not made_with:
+        return lora, 1.0 if scale is None else scale
+    name, _, rest = made_with[0].partition(" (")
+    if len(made_with) > 1 or name not in embedded(model) or " to " in rest:
+        raise PolicyError(f"{file} was made with adapters: {', '.join(made_with)}. Name the LoRA with --lora.")
+    return name, float(rest.partition(" at ")[2] or 1.0) if scale is None else scale
 
 
 def _outputs(text: str) -> int:

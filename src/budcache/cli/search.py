@@ -20,6 +20,8 @@ from budcache.cli.common import (
     Guidances,
     Height,
     Json,
+    LoraOption,
+    LoraScale,
     ModelArgument,
     Negative,
     Numbers,
@@ -27,6 +29,7 @@ from budcache.cli.common import (
     PromptFile,
     StateMemory,
     Width,
+    as_typed,
     calibration_prompts,
     check_model,
     command,
@@ -42,13 +45,13 @@ from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.errors import SearchError
 from budcache.events import Planned
 from budcache.jobs.config import POLISH, ROUNDS, Refine, SearchConfig, taken_strategy
-from budcache.jobs.estimate import affordable, search_phases
+from budcache.jobs.estimate import affordable, all_masks, search_phases
 from budcache.jobs.search import search as find
 from budcache.jobs.searching import check_record
 from budcache.mask import MAX_STEPS, Mask
 from budcache.options import bytes_of
 from budcache.policy import Ladder, Policy, Reuse
-from budcache.strategies import STRATEGIES, LadderSearch, Limits, Paths, Strategy
+from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy
 from budcache.wording import quote
 
 if TYPE_CHECKING:
@@ -63,6 +66,8 @@ def search(
     out_path: Annotated[
         Path, typer.Option("--out", "-o", help="Where to write the ladder; one that is there gets the new rungs.")
     ] = Path("ladder.json"),
+    lora: LoraOption = None,
+    lora_scale: LoraScale = 1.0,
     prompt: Prompt = None,
     prompts: PromptFile = None,
     count: Count = None,
@@ -71,7 +76,7 @@ def search(
         typer.Option(
             "--strategy",
             help=f"One of {', '.join(STRATEGIES)}; or anneal-r3-sa50, and so on.",
-            show_default="paths; ladder with residual reuse",
+            show_default="exhaustive where masks are few; else paths, or ladder with residual reuse",
         ),
     ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Ladder: arrivals kept per step.")] = 1,
@@ -121,13 +126,15 @@ def search(
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
     # What can be refused without the model is refused before it is loaded.
-    check_model(model)
-    guidances = several_guidances(guidance)
+    check_model(model, lora, lora_scale)
+    guidances, wanted_budgets = several_guidances(guidance), tuple(parse_budgets(budgets))
     features = True if features is None and len(guidances) > 1 and refine != "none" else features
+    limits = Limits(max_calls, max_seconds, max_evaluations)
+    limited = limits != Limits()
     config = SearchConfig(
         steps,
-        tuple(parse_budgets(budgets)),
-        _strategy(strategy_name, reuse, beam),
+        wanted_budgets,
+        _strategy(strategy_name, reuse, beam, steps, () if limited or record else wanted_budgets),
         reuse,
         refine,
         polish,
@@ -137,22 +144,22 @@ def search(
         selection,
         batch,
         objective,
-        Limits(max_calls, max_seconds, max_evaluations),
+        limits,
         bytes_of(state_memory),
         care,
         features,
     )
     runs = _record(record, config)
     texts = calibration_prompts(model, prompt or [], prompts, count)
-    if count is None and isinstance(config.strategy, Paths):
+    if count is None and config.as_served:
         texts = _paid_for(texts, config)
     config.searched_on(len(texts))
-    planned = Planned("search", search_phases(config, len(texts)))
+    planned = Planned("search", search_phases(config, len(texts)), all_masks(config))
     if dry_run:
         tell_cost(planned, as_json)
         return
     into = Output(out_path, force)
-    pipe = open_pipeline(model, device, dtype)
+    pipe = open_pipeline(model, device, dtype, lora, lora_scale)
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
     samples, settings = samples_for(pipe, texts, guidances, **wanted)
     into.check(_rungs_like(pipe, config, [{**settings, **sample} for sample in samples]), "search")
@@ -184,7 +191,8 @@ def search(
             progress=False,
             watch=bar,
         )
-    _tell(model, ladder, into.write(ladder), out_path, kept, time.perf_counter() - begin, as_json)
+    drawn = f"{model}{as_typed(lora, lora_scale)}"
+    _tell(drawn, ladder, into.write(ladder), out_path, kept, time.perf_counter() - begin, as_json)
 
 
 def _rungs_like(pipe: Any, config: SearchConfig, samples: list[dict[str, Any]]) -> Ladder:
@@ -257,10 +265,12 @@ def _record(path: Path | None, config: SearchConfig) -> Record | None:
     return found
 
 
-def _strategy(name: str | None, reuse: Reuse, beam: int) -> Strategy:
-    found = taken_strategy(name, reuse)
+def _strategy(name: str | None, reuse: Reuse, beam: int, steps: int, budgets: tuple[int, ...]) -> Strategy:
+    if name is None and beam != 1 and reuse == "residual":
+        name = "ladder"  # which is what a beam is for
+    found = taken_strategy(name, reuse, steps, budgets)
     if isinstance(found, LadderSearch):
         return replace(found, beam=beam)
     if beam != 1:
-        raise SearchError(f"--beam belongs to the ladder, not to {name or 'paths'}. Leave it out.")
+        raise SearchError(f"--beam belongs to the ladder, not to {name or 'the default strategy'}. Leave it out.")
     return found

@@ -24,13 +24,19 @@ METHODS = {
     "cache-dit-preset": "cache-dit, preset mask",
     "authors": "published search",
     "authors-quick": "published search, quick",
+    "authors-turbo": "published search, for few steps",
     "budcache-plain": "budcache, plain reuse",  # a search of its own, without a fit
     "budcache": "budcache",
 }
 OURS = ("budcache", "budcache-plain")  # the first that takes part is put forward
 SOLVERS = ("ipndm", "dpmpp", "unipc")  # fewer steps of other solvers than the pipeline's own
 UNTAUGHT = ("fewer-steps", *SOLVERS, "uniform")  # need no samples to be made on
-AUTHORS = {"authors": "authors-r2-sa100", "authors-quick": "authors-r1-sa20"}  # and their strategies
+# The published search, and its strategies; the last is the preset of the authors' code for Z-Image-Turbo.
+AUTHORS = {
+    "authors": "authors-r2-sa100",
+    "authors-quick": "authors-r1-sa20",
+    "authors-turbo": "authors-z-image-turbo",
+}
 
 
 def usual() -> list[str]:

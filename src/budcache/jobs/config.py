@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from budcache.errors import SearchError
+from budcache.mask import MAX_STEPS
 from budcache.options import check_budgets, known_options, whole
 from budcache.policy import Ladder, Reuse
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import split
-from budcache.strategies import STRATEGIES, Limits, Paths, Polished, Strategy
+from budcache.strategies import STRATEGIES, Exhaustive, Limits, Paths, Polished, Strategy
 from budcache.strategies import strategy as by_name
 from budcache.wording import several
 
@@ -25,6 +28,9 @@ __all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", 
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
+# Masks in all, up to which every one is tried if nobody names a strategy: all of 5 steps. That costs about what paths
+# do. At 8 steps paths find policies that are as good for a quarter of the calls (docs/few-steps.md).
+LISTED = 16
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 OUTPUTS, RIDGES = (MAX_BLEND, 3), (1e-3, 1e-4, 1e-2)  # what a fit chooses from
@@ -32,11 +38,19 @@ AlignMethod: TypeAlias = Literal["gauss-newton", "gradient"]
 Refine: TypeAlias = Literal["none", "fit", "full"]
 
 
-def taken_strategy(strategy: str | Strategy | None, reuse: Reuse) -> Strategy:
-    """A strategy by its name; None is paths, or the ladder where there are none: residuals do not add up (F1)."""
-    if strategy is None:
-        return STRATEGIES["paths" if reuse == "output" else "ladder"]
-    return by_name(strategy) if isinstance(strategy, str) else strategy
+def taken_strategy(
+    strategy: str | Strategy | None, reuse: Reuse, steps: int = MAX_STEPS, budgets: Sequence[int] = ()
+) -> Strategy:
+    """A strategy by its name. None tries every mask where there are few, if it is told how many.
+
+    Else it is paths, or the ladder where there are none: residuals do not add up (F1).
+    """
+    if strategy is not None:
+        return by_name(strategy) if isinstance(strategy, str) else strategy
+    masks = [math.comb(steps - 1, budget - 1) for budget in budgets if 1 <= budget <= steps <= MAX_STEPS]
+    if masks and sum(masks) <= LISTED:
+        return STRATEGIES["exhaustive"]
+    return STRATEGIES["paths" if reuse == "output" else "ladder"]
 
 
 @dataclass(frozen=True)
@@ -91,15 +105,22 @@ class SearchConfig:
         """Whether reuse is fitted: where it can be, unless told otherwise."""
         return self.reuse == "output" if self.refine is None else self.refine != "none"
 
+    @property
+    def as_served(self) -> bool:
+        """Whether masks are tried with the reuse that will be served, and judged by decoded pictures.
+
+        The other strategies try thousands of masks with plain reuse, and fit the best of them.
+        """
+        return isinstance(self.strategy, Paths) or (isinstance(self.strategy, Exhaustive) and self.reuse == "output")
+
     def searched_on(self, samples: int) -> int:
         """How many of the samples to search on; the others choose."""
-        paths = isinstance(self.strategy, Paths)
-        if paths and samples == 1:
+        if self.as_served and samples == 1:
             raise SearchError(
-                "one prompt says nothing of others, and paths are fitted to what there is. Give at least two, better "
-                'four or more; or use strategy="ladder".'
+                "one prompt says nothing of others, and policies are fitted to what there is. Give at least two, "
+                'better four or more; or use strategy="ladder".'
             )
-        all_for_both = paths and samples < FEW and self.selection is None
+        all_for_both = self.as_served and samples < FEW and self.selection is None
         return split(range(samples), 0 if all_for_both else self.selection)
 
     @property

@@ -20,12 +20,13 @@ from budcache.jobs.refining import SETTINGS
 from budcache.options import one_or_several, whole
 from budcache.policy import Policy, Reuse
 from budcache.samples.samples import split
-from budcache.strategies import LadderSearch, Limits, Paths, Space, Strategy
+from budcache.strategies import Exhaustive, LadderSearch, Limits, Space, Strategy
 
-__all__ = ["affordable", "align_phases", "estimate", "fit_phases", "put_aside", "search_phases"]
+__all__ = ["affordable", "align_phases", "all_masks", "estimate", "fit_phases", "put_aside", "search_phases"]
 
 FULL_RUNS, SEARCHING, FITTED, CHOOSING = "full runs", "searching", "searching, fitted", "choosing"
 FITTING, ALIGNING, REFINING = "fitting", "aligning", "refining"
+JUDGED = 5  # of all masks of a budget, judged on the samples put aside: as many as paths have candidates
 FINALISTS = 3  # per budget and kind of reuse, judged on the selection samples
 # Measured, on tiny-flux and on small random models (tests/jobs/test_estimate.py holds them to it):
 SHARED = 2.5  # a mask of a search that is not a ladder takes B / 2.5 calls: those that agree so far share states (F4)
@@ -69,7 +70,7 @@ def estimate(
     config = SearchConfig(
         steps,
         one_or_several(budgets),
-        strategy=taken_strategy(strategy, reuse),
+        strategy=taken_strategy(strategy, reuse, steps, one_or_several(budgets)),
         reuse=reuse,
         refine=refine,
         features=features,
@@ -79,7 +80,7 @@ def estimate(
         selection=selection,
     )
     count = len(prompts) if isinstance(prompts, list | tuple) else whole("prompts", prompts)
-    return Planned("search", search_phases(config, count))
+    return Planned("search", search_phases(config, count), all_masks(config))
 
 
 def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
@@ -90,14 +91,16 @@ def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
     """
     searched_on = config.searched_on(samples)
     kept_out, full = samples - searched_on, config.teacher_steps or config.steps
-    if isinstance(config.strategy, Paths):
-        return _path_phases(config, searched_on, kept_out, full)
+    if config.as_served:
+        return _served_phases(config, searched_on, kept_out, full)
     ladder = isinstance(config.strategy, LadderSearch)
     per_mask = max(1.0, sum(config.budgets) / len(config.budgets) / SHARED)
     masks = config.strategy.expected(config.steps, config.budgets) or 0
     climb = _climb(config) * per_mask
     # A ladder computes each mask's last step only, and nothing for the first mask.
     search = masks - 1 if ladder else masks * per_mask
+    if isinstance(config.strategy, Exhaustive):
+        search = config.strategy.calls(config.steps, config.budgets)
     phases = [
         Phase(FULL_RUNS, searched_on * full),
         Phase(SEARCHING, round(searched_on * (search + (0 if config.fitted else climb)))),
@@ -112,18 +115,34 @@ def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
     return tuple(phases)
 
 
-def _path_phases(config: SearchConfig, searched_on: int, kept_out: int, full: int) -> tuple[Phase, ...]:
+def all_masks(config: SearchConfig) -> str:
+    """A clause that says so where every mask is tried."""
+    if not isinstance(config.strategy, Exhaustive):
+        return ""
+    count, budgets = config.strategy.expected(config.steps, config.budgets), config.budgets
+    in_a_row = len(budgets) > 2 and budgets == tuple(range(budgets[0], budgets[-1] + 1))
+    which = f"{budgets[0]} to {budgets[-1]}" if in_a_row else ", ".join(map(str, budgets))
+    masks = f"all {count} masks" if count > 1 else "the only mask"
+    return f"{masks} of {which} of {config.steps} calls {'are' if count > 1 else 'is'} tried"
+
+
+def _served_phases(config: SearchConfig, searched_on: int, kept_out: int, full: int) -> tuple[Phase, ...]:
     """Each candidate is run once by all samples; those that agree so far share their states."""
     masks = (config.strategy.expected(config.steps, config.budgets) or 0) / len(config.budgets)
-    tried = masks * PATHS_SHARING * sum(budget - 1 for budget in config.budgets)
+    judged = tried = masks * PATHS_SHARING * sum(budget - 1 for budget in config.budgets)
+    if isinstance(config.strategy, Exhaustive):
+        tried = config.strategy.calls(config.steps, config.budgets)
+        counts = {budget: min(JUDGED, len(Space(config.steps, budget))) for budget in config.budgets}
+        judged = sum((budget - 1) * (1 + PATHS_SHARING * (count - 1)) for budget, count in counts.items())
     per_mask = max(1.0, sum(config.budgets) / len(config.budgets) / SHARED)
-    searching = searched_on * (tried + _climb(config) * per_mask)
+    climb = 0.0 if isinstance(config.strategy, Exhaustive) else _climb(config)
+    searching = searched_on * (tried + climb * per_mask)
     if config.limits.calls is not None:
         left = max(0, config.limits.calls - searched_on * full)
-        searching, tried = min(searching, left), min(tried, left / searched_on)
+        searching, judged = min(searching, left), min(judged, left / searched_on)
     phases = [Phase(FULL_RUNS, searched_on * full), Phase(SEARCHING, round(searching))]
     if kept_out:
-        phases.append(Phase(CHOOSING, round(kept_out * (full + tried))))
+        phases.append(Phase(CHOOSING, round(kept_out * (full + judged))))
     refining = sum(_refining(config, b, searched_on, kept_out) for b in config.budgets) if config.fitted else 0
     if config.limits.calls is not None:
         refining = min(refining, max(0, config.limits.calls - sum(phase.sample_calls for phase in phases)))

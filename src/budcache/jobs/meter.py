@@ -39,10 +39,10 @@ class Meter:
         self._skipped = 0  # sample-calls of the phase at work that need not be made
         self._begin = clock()
 
-    def plan(self, phases: Sequence[Phase]) -> None:
+    def plan(self, phases: Sequence[Phase], note: str = "") -> None:
         """Say what the job will cost; the phases come in this order."""
         self._ahead, self._begin = list(phases), self.clock()
-        self.tell(Planned(self.job, tuple(phases)))
+        self.tell(Planned(self.job, tuple(phases), note))
 
     def phase(self, name: str) -> None:
         """A phase begins; those planned before it are over, whatever they took."""

@@ -149,6 +149,9 @@ def origin_after(pipe: Any, before: Policy, samples: Sequence[Mapping[str, Any]]
     # What is not on record stays so, or a policy written by hand would no longer go into its own ladder.
     here = {name: value for name, value in found.items() if name in ranges or _is_on_record(origin, name)}
     ranges = {name: value for name, value in origin.ranges.items() if name not in here} | ranges
+    if origin.denoiser is not None:  # its numbers are now those of this pipeline, whatever its mask was found on
+        now = describe(pipe)
+        here |= {name: getattr(now, name) for name in ("denoiser", "weights", "adapters")}
     return origin.model_copy(update={**here, "ranges": ranges, "teacher_steps": teacher_steps})
 
 

@@ -70,8 +70,9 @@ def search(
         prompts: what to calibrate on; or
         samples: keyword arguments of the pipeline's `__call__`, one set per sample.
         call: keyword arguments of the pipeline that all samples share: sizes, guidance, a negative prompt.
-        strategy: how to search: a name from `strategies.STRATEGIES`, or a strategy. None is "paths", masks from the
-            full runs alone, or "ladder" with residual reuse, for which there are no paths.
+        strategy: how to search: a name from `strategies.STRATEGIES`, or a strategy. None is "exhaustive" where there
+            are at most 16 masks in all, and neither limits nor a record; else "paths", masks from the full runs alone,
+            or "ladder" with residual reuse, for which there are no paths.
         reuse: "output" or "residual".
         refine: what to make of the masks: "none" repeats outputs as they are; "fit" blends them, fitted in closed form;
             "full" also aligns all weights together without gradients (F14), for several times the cost. None is "fit"
@@ -83,7 +84,8 @@ def search(
         teacher_steps: of a teacher that is finer than the full run; None is the full run itself.
         seed: of the search; sample i starts from noise of seed + i, unless it brings a generator or latents.
         selection: how many of the samples, the last ones, to keep out of the search and to judge its finalists by;
-            None is a quarter of them. Paths of fewer than 8 samples use all for both, and their quality says so.
+            None is a quarter of them. Paths and exhaustive searches of fewer than 8 samples use all for both, and their
+            quality says so.
         care: what to choose the finalists by: "typical" errors (the geometric mean), or the "worst" (the 95th
             percentile of the errors).
         batch: how many samples to run at once.
@@ -104,10 +106,11 @@ def search(
     Returns:
         The ladder. Its attribute `searched` tells how it came about: history, sample-calls, limits reached.
     """
+    free = limits in (None, Limits()) and record is None  # with neither, every mask may be tried
     config = SearchConfig(
         steps,
         one_or_several(budgets),
-        taken_strategy(strategy, reuse),
+        taken_strategy(strategy, reuse, steps, one_or_several(budgets) if free else ()),
         reuse,
         refine,
         polish,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from budcache.calibration.aggregate import cared_for
 from budcache.errors import RecordError, SearchError
 from budcache.events import RungDone, Scored, Watch
 from budcache.jobs import estimate as phases
@@ -79,7 +80,6 @@ class Search:
         """Search, choose, and put the ladder together."""
         config, begin = self.config, time.monotonic()
         self._begin = begin
-        from_runs = isinstance(config.strategy, Paths)
         with ExitStack() as stack:
             if ledger is not None:
                 self.ledger = Ledger(ledger, self._identity())
@@ -87,15 +87,15 @@ class Search:
                 stack.callback(self._note_calls, self.ledger)
             earlier = self.ledger.spent if self.ledger else 0
             self.meter = Meter("search", watch, earlier)
-            self.meter.plan(phases.search_phases(config, len(self.samples)))
+            self.meter.plan(phases.search_phases(config, len(self.samples)), phases.all_masks(config))
             self.meter.phase(phases.FULL_RUNS)
             searched_on = self.samples[: self.searched_on]
             known = stack.enter_context(
-                self.setup.calibration(searched_on, config.seed, self.meter.spent, record=from_runs)
+                self.setup.calibration(searched_on, config.seed, self.meter.spent, record=config.as_served)
             )
             self._calibrations.append(known)
-            if from_runs:
-                masks, policies = self._paths(stack, known)
+            if config.as_served:
+                masks, policies = self._as_served(stack, known)
             else:
                 masks = self._plain_then_fitted(known)
                 policies = self._chosen(stack, masks, known)
@@ -110,29 +110,37 @@ class Search:
         stopped = next((found.stopped for found in both if found.stopped), None)
         return ladder.told(Searched(history, calls, earlier, time.monotonic() - begin, stopped))
 
-    def _paths(self, stack: ExitStack, known: Calibration) -> tuple[_Masks, list[Policy]]:
-        """The shortest paths through the full runs (F10), tried on the model and chosen by decoded pictures."""
+    def _as_served(self, stack: ExitStack, known: Calibration) -> tuple[_Masks, list[Policy]]:
+        """The shortest paths through the full runs (F10), or all masks, tried as they will be served.
+
+        The best by decoded pictures is chosen.
+        """
         from budcache.calibration.pictures import Pictures
         from budcache.calibration.scoring import PlainScorer
         from budcache.records.paths import ShortestPaths
         from budcache.refine.fit import FittedScorer, Form
 
         config = self.config
-        assert isinstance(config.strategy, Paths)
         grams = known.grams
         if self.record is not None:
             grams += self.record.like(self.origin, config.steps, grams.levels)
         find = ShortestPaths.through(grams, config.budgets, config.fitted, known.switch)
-        scorer: Scorer = PlainScorer(known, memory=config.state_memory, pictures=Pictures(known))
+        strategy, pictures, memory = config.strategy, Pictures(known), config.state_memory
+        scorer: Scorer = PlainScorer(known, memory=memory)
         if config.fitted:
             # Rows over all that is at hand: they gain most and, with a ridge, do not overfit even four samples (F13).
-            rows, memory = Form(outputs=MAX_BLEND, noise=True), config.state_memory
-            scorer = FittedScorer(known, rows, memory=memory, pictures=Pictures(known), arrivals=False)
-        strategy = Polished(config.strategy.on(find), (), config.polish, config.rounds)
+            scorer = FittedScorer(known, Form(outputs=MAX_BLEND, noise=True), memory=memory, arrivals=False)
+        if isinstance(strategy, Paths):
+            scorer.pictures = pictures
+            strategy = Polished(strategy.on(find), (), config.polish, config.rounds)
         found = self._hunt(strategy, scorer, phases.SEARCHING)
+        scores = found.scores
+        if scorer.pictures is None:  # decoding takes time, too: of all masks, only as many as paths would propose
+            scorer.pictures = pictures
+            scores = {mask: scorer.score(mask) for mask in self._shortlist(found)}
         candidates = {
             b: [Candidate(blended(Policy(mask=mask), score), score) for mask, score in tried]
-            if (tried := [(mask, score) for mask, score in found.scores.items() if mask.budget == b])
+            if (tried := [(mask, score) for mask, score in scores.items() if mask.budget == b])
             else [Candidate(_from_runs(find, b, config.fitted), None)]
             for b in config.budgets
         }
@@ -144,11 +152,20 @@ class Search:
             chosen = self._refined(chosen, known, judge)
         return _Masks(found, {}), chosen
 
+    def _shortlist(self, found: Found) -> list[Mask]:
+        """The best masks of every budget by their final latents."""
+        masks: list[Mask] = []
+        for budget in self.config.budgets:
+            tried = [mask for mask in found.scores if mask.budget == budget]
+            tried.sort(key=lambda mask: cared_for(found.scores[mask].losses, self.config.care))
+            masks += tried[: phases.JUDGED]
+        return masks
+
     def _refined(self, policies: list[Policy], known: Calibration, judge: Judge | None) -> list[Policy]:
         """What was found for every budget with better forms of rows, and aligned if that is wanted."""
         from budcache.calibration.judge import Judge
 
-        config, from_runs = self.config, isinstance(self.config.strategy, Paths)
+        config = self.config
         features = are_mixed(self.samples) if config.features is None else config.features
         journal = None if self.ledger is None else self.ledger.journal
         newton = Newton(known, judge, config.care, journal, spent=self._spent)
@@ -162,7 +179,7 @@ class Search:
             before, earlier = self.calls, newton.earlier
             if judge is not None:
                 judge.forget(*policies[number - 1 :])
-            fitted = self._better(policy, known, judge, features) if from_runs else policy
+            fitted = self._better(policy, known, judge, features) if config.as_served else policy
             after = newton.aligned(fitted) if config.refine == "full" and fitted.is_blended else fitted
             if after is not policy:
                 how, calls = "rows" if after is fitted else "align", self.calls - before + newton.earlier - earlier
@@ -338,7 +355,7 @@ class Search:
 def check_record(record: Record, config: SearchConfig) -> None:
     """Refuse a record that a search cannot start from, whatever the model."""
     if not isinstance(config.strategy, Paths):
-        raise SearchError("a record is for paths, which are found from full runs. Leave it out, or the strategy.")
+        raise SearchError("a record is for paths, which are found from full runs. Leave it out, or use paths.")
     if config.steps not in {runs.steps for runs in record}:
         raise RecordError(
             f"the record has no runs of {config.steps} steps: it has {record.summary}. Leave it out, or record some."

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import BudcacheError, PipelineError
+from budcache.models.loras import Lora
 
 if TYPE_CHECKING:
     import torch
@@ -29,22 +30,47 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def load(
-    name: str | os.PathLike[str], *, dtype: torch.dtype | None = None, **from_pretrained: Any
+    name: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    lora: str | os.PathLike[str] | None = None,
+    lora_scale: float = 1.0,
+    **from_pretrained: Any,
 ) -> DiffusionPipeline:
     """A pipeline ready to call: `load("tiny-flux")`, `load("./my-model")` or `load("owner/name")`.
 
     Embedded names come first; write `./tiny-flux` for a folder of that name. `dtype` defaults to float32 for
     embedded models and to diffusers' own choice otherwise. Further arguments go to the pipeline's `from_pretrained`.
+    `lora` is the name of an embedded LoRA (`load("tiny-flux", lora="turbo")`), a file, a folder or a hub id; it works
+    with the strength `lora_scale`.
     """
-    text = check(name)
-    if text in EMBEDDED:
-        return _embedded(text, dtype, **from_pretrained)
+    text = check(name, lora, lora_scale)
     folder = Path(text).expanduser()
-    return _read(folder, dtype, **from_pretrained) if folder.is_dir() else _download(text, dtype, **from_pretrained)
+    if text in EMBEDDED:
+        pipe = _embedded(text, dtype, **from_pretrained)
+    elif folder.is_dir():
+        pipe = _read(folder, dtype, **from_pretrained)
+    else:
+        pipe = _download(text, dtype, **from_pretrained)
+    if lora is not None:
+        Lora.find(text, lora, lora_scale).load(pipe)
+    return pipe
 
 
-def check(name: str | os.PathLike[str]) -> str:
-    """The name as text; one that is no embedded model, no pipeline's folder and no hub id is refused."""
+def check(name: str | os.PathLike[str], lora: str | os.PathLike[str] | None = None, lora_scale: float = 1.0) -> str:
+    """The name as text; one that is no embedded model, no pipeline's folder and no hub id is refused.
+
+    So is a LoRA that is not there, as far as can be told without the network.
+    """
+    text = _check_model(name)
+    if lora is not None:
+        Lora.find(text, lora, lora_scale)
+    elif lora_scale != 1:
+        raise PipelineError(f"a LoRA's scale of {lora_scale:g} was given, but no LoRA. Name one, or leave it out.")
+    return text
+
+
+def _check_model(name: str | os.PathLike[str]) -> str:
     text = os.fspath(name)
     if text in EMBEDDED:
         return text

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from budcache.pipeline.adapters import adapters, are_fused
 from budcache.pipeline.arguments import arguments, usual_frames
 from budcache.pipeline.counting import guiders
-from budcache.pipeline.parts import adapters, bare, denoisers
+from budcache.pipeline.parts import bare, denoisers
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
+from budcache.provenance import same_adapters
 
 __all__ = ["describe", "difference", "guidance_of", "usual_guidance"]
 
@@ -67,7 +69,7 @@ def _scale(pipe: Any, own: Any) -> float | None:
 def difference(origin: Origin, pipe: Any) -> str | None:
     """How `pipe` differs from the model that a policy was made on, as a clause; None if it does not."""
     here = adapters(pipe)
-    if origin.adapters != here:
+    if not same_adapters(origin.adapters, here):
         was, has = (", ".join(names) or "none" for names in (origin.adapters, here))
         return f"it was made with adapters: {was}; this pipeline has: {has}"
     if origin.denoiser is not None and origin.denoiser != _denoiser(pipe):
@@ -92,7 +94,13 @@ def _denoiser(pipe: Any) -> str:
 
 
 def _fingerprint(pipe: Any) -> str | None:
-    """A hash over a few numbers of every weight: the same in float32, bfloat16 and under a LoRA."""
+    """A hash over a few numbers of every weight: the same in float32, bfloat16 and under a LoRA.
+
+    None where they cannot be seen: offloaded to disk, or under a LoRA that was fused into them. Of such a LoRA the
+    adapters tell, as long as it is there.
+    """
+    if are_fused(pipe):
+        return None
     digest = hashlib.sha256()
     for module in denoisers(pipe).values():
         named = {
@@ -101,7 +109,7 @@ def _fingerprint(pipe: Any) -> str | None:
             if parameter.is_floating_point() and "lora_" not in name
         }
         for name, parameter in sorted(named.items()):
-            if parameter.is_meta:  # offloaded to disk: nothing to look at
+            if parameter.is_meta:
                 return None
             values = parameter.detach().flatten()[:PROBED_VALUES].to("cpu", torch.bfloat16)
             digest.update(name.encode())

@@ -10,7 +10,7 @@ from torch import nn
 
 from budcache.errors import PipelineError
 
-__all__ = ["adapters", "bare", "check_pipeline", "denoisers", "frozen"]
+__all__ = ["bare", "check_pipeline", "denoisers", "frozen"]
 
 
 def denoisers(pipe: Any) -> dict[str, nn.Module]:
@@ -33,15 +33,6 @@ def bare(module: nn.Module) -> nn.Module:
     inner = getattr(module, "_orig_mod", module)
     assert isinstance(inner, nn.Module)
     return inner
-
-
-def adapters(pipe: Any) -> tuple[str, ...]:
-    """The names of the LoRA adapters that are active in the denoisers."""
-    names: set[str] = set()
-    for module in map(bare, denoisers(pipe).values()):
-        if getattr(module, "peft_config", None):
-            names.update(module.active_adapters())  # type: ignore[operator]
-    return tuple(sorted(names))
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from budcache.errors import BudcacheWarning, PipelineError, RecordError
+from budcache.pipeline.adapters import at_work
 from budcache.pipeline.origin import describe, guidance_of
-from budcache.pipeline.parts import adapters, check_pipeline
+from budcache.pipeline.parts import check_pipeline
 from budcache.pipeline.scheduler import BudcacheScheduler
-from budcache.pipeline.schedulers import check_scheduler, levels
+from budcache.pipeline.schedulers import check_noise, check_scheduler, levels
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
 from budcache.records.gram import Grams, gram_of
@@ -71,8 +72,10 @@ class _Recorder(StandIn):
         self.pipe, self.record = pipe, record
         self.latents: list[Tensor] = []
         self.outputs: list[Tensor] = []
+        self.asked: dict[str, Any] = {}  # of the last step
         self.unfinished = 0
         self.known_origin: Origin | None = None
+        self.known_adapters: tuple[Any, ...] = ()
 
     # Some pipelines copy their scheduler; what belongs to the copy is not recorded.
     def __copy__(self) -> Any:
@@ -88,6 +91,7 @@ class _Recorder(StandIn):
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         self.latents.append(_copied(sample))
         self.outputs.append(_copied(model_output))
+        self.asked = kwargs
         result = self.inner.step(model_output, timestep, sample, *args, **kwargs)
         if len(self.outputs) == len(self.inner.timesteps):
             self._finish(result[0])
@@ -113,6 +117,7 @@ class _Recorder(StandIn):
         latents, outputs = [*self.latents, _copied(final)], self.outputs
         self.latents, self.outputs = [], []
         try:
+            check_noise(self.inner, self.asked)
             if len(outputs) > MAX_STEPS:
                 raise PipelineError(f"a run of {len(outputs)} steps is too long to record; {MAX_STEPS} is the most.")
             if latents[0].shape != outputs[0].shape:
@@ -124,8 +129,9 @@ class _Recorder(StandIn):
 
     def _origin(self) -> Origin:
         """The pipeline and its settings; to look at the network's weights is worth it once."""
-        if self.known_origin is None or self.known_origin.adapters != adapters(self.pipe):
-            self.known_origin = describe(self.pipe)
+        here = at_work(self.pipe)
+        if self.known_origin is None or self.known_adapters != here:
+            self.known_origin, self.known_adapters = describe(self.pipe), here
         guidance = guidance_of(self.pipe)
         return self.known_origin if guidance is None else self.known_origin.model_copy(update={"guidance": guidance})
 

@@ -24,7 +24,7 @@ from budcache.numerics.solvers import first_order
 from budcache.pipeline.branches import Branches
 from budcache.pipeline.residual import Trunk
 from budcache.pipeline.saving import Saved
-from budcache.pipeline.schedulers import as_solver, check_scheduler, clone, install, levels, skip_to
+from budcache.pipeline.schedulers import as_solver, check_noise, check_scheduler, clone, install, levels, skip_to
 from budcache.pipeline.standin import Timesteps, ask_for_steps, counted_run
 from budcache.plan import Moves, Plan, Stretch
 from budcache.policy import Policy
@@ -322,8 +322,7 @@ class BudcacheScheduler(Saved):
 
     def _check_turn(self, kwargs: dict[str, Any]) -> None:
         self._require_own_thread()
-        if kwargs.get("eta"):
-            raise PipelineError(f"eta={kwargs['eta']} adds fresh noise, so what is reused would not fit. Use eta=0.")
+        check_noise(self.inner, kwargs)
         if self._has_to_loop and not self._looped and self.policy.budget < self.policy.steps:
             raise PipelineError(
                 "this pipeline does not loop over scheduler.timesteps, so its start cannot be followed. "

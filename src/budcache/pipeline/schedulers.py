@@ -12,7 +12,7 @@ from torch import Tensor
 from budcache.errors import PipelineError
 from budcache.numerics.solvers import Solver
 
-__all__ = ["as_solver", "check_scheduler", "clone", "install", "levels", "retime", "scaled", "skip_to"]
+__all__ = ["as_solver", "check_noise", "check_scheduler", "clone", "install", "levels", "retime", "scaled", "skip_to"]
 
 
 def clone(scheduler: Any) -> Any:
@@ -45,7 +45,7 @@ def levels(scheduler: Any) -> Tensor:
 
 def as_solver(scheduler: Any) -> Solver:
     """A scheduler, after `set_timesteps`, as a pure function; without a past it begins at the level it is given."""
-    own = levels(scheduler)
+    own, quiet = levels(scheduler), _without_noise(scheduler)
 
     def solve(x: Tensor, v: Tensor, here: Tensor, there: Tensor, past: Any) -> tuple[Tensor, Any]:
         if past is None:
@@ -57,7 +57,7 @@ def as_solver(scheduler: Any) -> Solver:
             k, begun = past[0], clone(past[1])
         if hasattr(begun, "is_scale_input_called"):
             begun.is_scale_input_called = True  # it was, by the pipeline, on the seam's own scheduler
-        x = begun.step(v, begun.timesteps[k], x, return_dict=False)[0]
+        x = begun.step(v, begun.timesteps[k], x, return_dict=False, **quiet)[0]
         return x, (k + 1, begun)
 
     return solve
@@ -137,13 +137,31 @@ def check_scheduler(scheduler: Any) -> None:
     if not hasattr(scheduler, "step") or list(inspect.signature(scheduler.step).parameters)[:3] != expected:
         raise PipelineError(f"{name}.step does not take {', '.join(expected)}, so it cannot be wrapped. {_INSTEAD}")
     if _is_stochastic(scheduler):
-        raise PipelineError(f"{name} adds fresh noise at its steps, so what is reused would not fit. {_INSTEAD}")
+        raise PipelineError(
+            f"{name} adds fresh noise at its steps. An output that is repeated there holds the noise of an earlier "
+            f"step, and the difference would stay in the picture. {_INSTEAD}"
+        )
+
+
+def check_noise(scheduler: Any, asked: dict[str, Any]) -> None:
+    """Refuse a step that would add fresh noise: DDIM and TCD do so where the pipeline passes an eta, or none to TCD."""
+    known = inspect.signature(scheduler.step).parameters.get("eta")
+    if known is not None and (eta := asked.get("eta", known.default)):
+        raise PipelineError(
+            f"eta={eta} adds fresh noise, so what is reused would not fit. Call the pipeline with eta=0.0; one that "
+            "takes no eta needs another scheduler."
+        )
+
+
+def _without_noise(scheduler: Any) -> dict[str, float]:
+    """The argument of `step` that keeps noise out, where there is one: pipelines pass it, and 0 if not told."""
+    return {"eta": 0.0} if "eta" in inspect.signature(scheduler.step).parameters else {}
 
 
 def _is_stochastic(scheduler: Any) -> bool:
     """Whether two runs from the same state part ways; found by running, so no list of names can grow stale."""
     extra = {"mu": 1.0} if scheduler.config.get("use_dynamic_shifting") else {}
-    ends = []
+    ends, quiet = [], _without_noise(scheduler)
     for seed in (0, 1):
         trial = copy.deepcopy(scheduler)
         trial.set_timesteps(4, **extra)
@@ -153,6 +171,6 @@ def _is_stochastic(scheduler: Any) -> bool:
             for t in trial.timesteps[:2]:
                 if hasattr(trial, "scale_model_input"):
                     trial.scale_model_input(x, t)  # some insist on being asked before each step
-                x = trial.step(torch.full_like(x, 0.1), t, x, return_dict=False)[0]
+                x = trial.step(torch.full_like(x, 0.1), t, x, return_dict=False, **quiet)[0]
         ends.append(x)
     return not torch.equal(*ends)

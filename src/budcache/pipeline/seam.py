@@ -22,7 +22,7 @@ from budcache.errors import PipelineError
 from budcache.pipeline.branches import Branches
 from budcache.pipeline.modular import run
 from budcache.pipeline.residual import Memo, Trunk
-from budcache.pipeline.schedulers import clone, levels, retime, scaled
+from budcache.pipeline.schedulers import check_noise, clone, levels, retime, scaled
 from budcache.pipeline.standin import StandIn, Timesteps
 
 __all__ = ["Finish", "Line", "Reply", "Request", "SeamScheduler", "run_pipeline"]
@@ -130,6 +130,7 @@ class SeamScheduler(StandIn):
                 "this pipeline changes its latents between steps (inpainting?), so its model cannot be driven from "
                 "outside. Search on the text-to-image pipeline and apply the policy here."
             )
+        check_noise(self.inner, kwargs)
         memo = self.trunk.end() if self.trunk is not None else {}
         conditional = None if self.branches is None else self.branches.take(model_output, self.first)
         self.first = False

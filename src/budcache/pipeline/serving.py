@@ -12,12 +12,13 @@ from typing import Any
 
 from budcache.errors import BudcacheWarning, PipelineError, PolicyError
 from budcache.options import known_options_of_serving
+from budcache.pipeline.adapters import at_work
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.branches import Branches
 from budcache.pipeline.experts import switch_of
 from budcache.pipeline.following import follow
 from budcache.pipeline.origin import difference, guidance_of
-from budcache.pipeline.parts import adapters, check_pipeline
+from budcache.pipeline.parts import check_pipeline
 from budcache.pipeline.recording import check_not_recorded
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
@@ -224,15 +225,15 @@ class _RunWatch(Tie):
     def __init__(self, pipe: Any, policy: Policy) -> None:
         super().__init__(pipe)
         assert policy.origin is not None
-        self.origin, self.seen = policy.origin, adapters(pipe)
+        self.origin, self.seen = policy.origin, at_work(pipe)
         self.fitted_at = _guidance_range(policy.origin) if policy.is_blended else None
         self.warned_of: set[float] = set()  # guidance scales
 
     def __call__(self) -> None:
         if self.pipe is None:  # a copy of the scheduler has moved to another pipeline
             return
-        now = adapters(self.pipe)
-        if now != self.seen:  # a LoRA has come or gone since the policy was applied
+        now = at_work(self.pipe)
+        if now != self.seen:  # a LoRA has come, gone or changed since the policy was applied
             self.seen = now
             differs = difference(self.origin, self.pipe)
             if differs is not None:

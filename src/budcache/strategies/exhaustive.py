@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -27,7 +28,7 @@ class Exhaustive:
         if total > self.limit:
             raise SearchError(
                 f"there are {total} masks of these budgets, more than the {self.limit} that an exhaustive search takes "
-                "on. Use fewer steps or the ladder."
+                "on. Use fewer steps, fewer budgets or paths."
             )
         for budget in budgets:
             masks = iter(Space(steps, budget))
@@ -37,3 +38,14 @@ class Exhaustive:
     def expected(self, steps: int, budgets: tuple[int, ...]) -> int:
         """All of them."""
         return sum(len(Space(steps, budget)) for budget in budgets)
+
+    def calls(self, steps: int, budgets: tuple[int, ...]) -> int:
+        """Model calls per sample, where the states of masks that agree so far are shared (F4).
+
+        One for every way to begin: j computed steps behind the first, which some budget completes.
+        """
+        total = 0
+        for j in range(1, max(budgets)):
+            missing = min(budget - 1 for budget in budgets if budget > j) - j
+            total += math.comb(steps - 1 - missing, j)
+        return total

@@ -1,0 +1,110 @@
+"""Runs of few steps: when every mask is tried, what that costs, and that fits and alignments work and help there."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import budcache
+from budcache import Ladder, Record, models
+from budcache.events import Planned
+from budcache.jobs.config import LISTED, taken_strategy
+from budcache.strategies import Exhaustive, LadderSearch, Limits, Paths
+
+TEXTS = models.prompts("tiny-flux", "calibration")
+NAMES = {Exhaustive: "exhaustive", Paths: "paths", LadderSearch: "ladder"}
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    found = models.load("tiny-flux")
+    found.set_progress_bar_config(disable=True)
+    return found
+
+
+# Which masks are tried
+
+
+@pytest.mark.parametrize(
+    ("steps", "budgets", "reuse", "taken"),
+    [
+        (4, (2, 3), "output", "exhaustive"),
+        (4, (2, 3), "residual", "exhaustive"),
+        (5, (1, 2, 3, 4, 5), "output", "exhaustive"),  # 16 masks
+        (6, (1, 2, 3), "output", "exhaustive"),  # again 16
+        (6, (2, 3, 4), "output", "paths"),
+        (8, (4,), "output", "paths"),  # 35
+        (8, (4,), "residual", "ladder"),
+        (8, (7,), "output", "exhaustive"),  # 7
+        (28, (8,), "output", "paths"),
+    ],
+)
+def test_every_mask_is_tried_where_there_are_few(steps, budgets, reuse, taken):
+    assert NAMES[type(taken_strategy(None, reuse, steps, budgets))] == taken
+    assert (Exhaustive().expected(steps, budgets) <= LISTED) == (taken == "exhaustive")
+    assert isinstance(taken_strategy("paths", reuse, steps, budgets), Paths)
+
+
+@given(st.integers(2, 7).flatmap(lambda k: st.tuples(st.just(k), st.sets(st.integers(1, k), min_size=1))))
+def test_the_calls_of_all_masks_are_the_beginnings_that_they_share(case):
+    steps, budgets = case[0], tuple(sorted(case[1]))
+    masks = [mask for ask in Exhaustive().propose(steps, budgets, Random(0)) for mask in ask.masks]
+    begun = {mask.computed[:count] for mask in masks for count in range(2, mask.budget + 1)}
+    assert Exhaustive().calls(steps, budgets) == len(begun)
+    assert len(masks) == sum(len(list(combinations(range(1, steps), budget - 1))) for budget in budgets)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "clause"),
+    [
+        ((3,), "all 3 masks of 3 of 4 calls are tried"),
+        ((2, 3), "all 6 masks of 2, 3 of 4 calls are tried"),
+        ((1, 2, 3), "all 7 masks of 1 to 3 of 4 calls are tried"),
+        ((4,), "the only mask of 4 of 4 calls is tried"),
+    ],
+)
+def test_it_is_said_before_the_search(budgets, clause):
+    told = budcache.estimate(steps=4, budgets=budgets, prompts=4)
+    assert told.note == clause and str(told).endswith(f"; {clause}")
+    assert not budcache.estimate(steps=28, budgets=8, prompts=4).note
+
+
+def test_limits_and_records_are_for_paths(pipe):
+    """A limit may come before the last mask, and what a record knows are paths."""
+    samples = {"prompts": TEXTS[:2], "steps": 4, "budgets": 2, "progress": False}
+    assert budcache.search(pipe, **samples).rungs[0].origin.strategy == "exhaustive"
+    limited = budcache.search(pipe, limits=Limits(calls=1000), **samples)
+    assert limited.rungs[0].origin.strategy == "paths"
+    with budcache.recording(pipe) as record:
+        pipe(TEXTS[:2], num_inference_steps=4, output_type="latent")
+    assert isinstance(record, Record)
+    assert budcache.search(pipe, record=record, **samples).rungs[0].origin.strategy == "paths"
+
+
+# What comes of it
+
+
+@pytest.mark.parametrize(("steps", "budgets"), [(4, (2, 3)), (8, (5, 7))])
+def test_all_that_a_policy_can_go_through_works_and_helps(pipe, steps, budgets):
+    """Searched plain; fitted; aligned with and without gradients: never worse on the samples put aside."""
+    shared = {"prompts": TEXTS[:8], "progress": False}
+    seen: list[object] = []
+    plain = budcache.search(
+        pipe, steps=steps, budgets=budgets, refine="none", strategy="exhaustive", batch=8, watch=seen.append, **shared
+    )
+    told = next(event for event in seen if isinstance(event, Planned))
+    assert told.sample_calls == pytest.approx(plain.searched.calls, rel=0.25)
+    fitted = budcache.fit(pipe, plain, batch=8, **shared)
+    ways = {"gauss-newton": {"batch": 8}, "gradient": {"every": 4}}
+    for method, more in ways.items():
+        start = fitted if method == "gauss-newton" else plain
+        aligned = budcache.align(pipe, start, method=method, **more, **shared)
+        for before, after in zip(start, aligned, strict=True):  # chosen by the loss on the samples put aside
+            assert after.quality.loss <= 1.001 * before.quality.loss, (method, after.refined[-1].gain)
+    gains = [rung.refined[-1].gain for rung in fitted]
+    assert max(gains) > 1 and min(gains) > -0.5, gains
+    assert isinstance(fitted, Ladder) and fitted.budgets == budgets
