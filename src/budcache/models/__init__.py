@@ -1,4 +1,4 @@
-"""Pipelines by name: the embedded tiny-flux, a folder on this machine, or an id on the hub."""
+"""Pipelines by name: an embedded model, a folder on this machine, or an id on the hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from budcache.errors import BudcacheError, PipelineError
 from budcache.models.loras import Lora
@@ -22,8 +22,24 @@ if TYPE_CHECKING:
 
 __all__ = ["EMBEDDED", "SPLITS", "check", "load", "prompts"]
 
-# Each has a folder of its name, with its files and prompts, and a module of its name, with its pipeline's class.
-EMBEDDED = ("tiny-flux",)
+
+class Embedded(NamedTuple):
+    """Where an embedded model is, beside the folder of its name.
+
+    Attributes:
+        module: the module with its pipeline's class and `load`.
+        prompts: the folder with its prompts.
+    """
+
+    module: str
+    prompts: str
+
+
+EMBEDDED = {
+    "tiny-flux": Embedded("tiny_flux", "tiny-flux"),
+    "tiny-wan": Embedded("tiny_wan", "tiny-wan-shared"),
+    "tiny-wan-large": Embedded("tiny_wan", "tiny-wan-shared"),
+}
 SPLITS = ("calibration", "evaluation")
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -91,14 +107,14 @@ def _check_model(name: str | os.PathLike[str]) -> str:
 
 
 def prompts(name: str, split: str) -> list[str]:
-    """The captions an embedded model comes with, 64 for `"calibration"` and 64 others for `"evaluation"`."""
+    """The captions an embedded model comes with, some for `"calibration"` and as many others for `"evaluation"`."""
     if name not in EMBEDDED:
         raise PipelineError(
             f"There are no prompts for {name!r}, only for {', '.join(EMBEDDED)}: pass your own prompts."
         )
     if split not in SPLITS:
         raise PipelineError(f"There is no prompt set {split!r} for {name}: ask for {' or '.join(SPLITS)}.")
-    return (_folder(name) / "prompts" / f"{split}.txt").read_text(encoding="utf-8").splitlines()
+    return (_folder(EMBEDDED[name].prompts) / "prompts" / f"{split}.txt").read_text(encoding="utf-8").splitlines()
 
 
 def _folder(name: str) -> Path:
@@ -115,7 +131,7 @@ def _embedded(name: str, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionP
 
 def _home(name: str) -> ModuleType:
     """The module of an embedded model."""
-    return importlib.import_module(f"budcache.models.{name.replace('-', '_')}")
+    return importlib.import_module(f"budcache.models.{EMBEDDED[name].module}")
 
 
 @contextmanager
