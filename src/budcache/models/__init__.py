@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers import DiffusionPipeline
 
-__all__ = ["EMBEDDED", "SPLITS", "check", "load", "prompts"]
+__all__ = ["EMBEDDED", "SPLITS", "check", "folder", "load", "prompts"]
 
 # Each has a folder of its name, with its files and prompts, and a module of its name, with its pipeline's class.
 EMBEDDED = ("tiny-flux",)
@@ -62,6 +62,21 @@ def check(name: str | os.PathLike[str]) -> str:
             "the form owner/name."
         )
     return text
+
+
+def folder(name: str | os.PathLike[str]) -> Path:
+    """The folder with a pipeline's files; a hub id is downloaded."""
+    text = check(name)
+    if text in EMBEDDED:
+        return _folder(text)
+    if Path(text).expanduser().is_dir():
+        return Path(text).expanduser()
+    from diffusers import DiffusionPipeline
+
+    try:
+        return Path(DiffusionPipeline.download(text))
+    except (OSError, ValueError) as error:
+        raise _unavailable(text, error) from error
 
 
 def prompts(name: str, split: str) -> list[str]:
@@ -140,10 +155,14 @@ def _download(hub_id: str, dtype: torch.dtype | None, **kwargs: Any) -> Diffusio
     except BudcacheError:
         raise
     except (OSError, ValueError) as error:
-        raise PipelineError(
-            f"the model {hub_id} could not be downloaded ({_reason(error)}): check the spelling, the network and "
-            f"your access, or try an embedded one ({', '.join(EMBEDDED)})."
-        ) from error
+        raise _unavailable(hub_id, error) from error
+
+
+def _unavailable(hub_id: str, error: BaseException) -> PipelineError:
+    return PipelineError(
+        f"the model {hub_id} could not be downloaded ({_reason(error)}): check the spelling, the network and "
+        f"your access, or try an embedded one ({', '.join(EMBEDDED)})."
+    )
 
 
 def _dtype_argument(dtype: torch.dtype | None) -> dict[str, Any]:
