@@ -66,7 +66,6 @@ pipe.transformer.disable_cache()
 whole = DiffusionPipeline.from_pretrained(f"{home}/whole", trust_remote_code=True)
 said["class"] = type(whole.scheduler).__name__
 found["whole"] = draw(whole)
-whole.save_pretrained(f"{home}/saved", safe_serialization=True)
 said["trust"] = refused(lambda: DiffusionPipeline.from_pretrained(f"{home}/whole"))
 said["budcache"] = [name for name in sys.modules if name.partition(".")[0] == "budcache"]
 torch.save(found, f"{home}/found.pt")
