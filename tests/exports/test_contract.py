@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from exports.policies import CALLS, MASK, policies
 
 import budcache
 from budcache import FileError, Ladder, Policy, PolicyError
 from budcache.exports import TARGETS, Target
+from exports.policies import CALLS, MASK, policies
 
 ROOT = Path(__file__).parents[2]
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 import torch
-from exports.policies import PROMPT, STEPS, drawn, levels, policies, run, stock
 
 import budcache
 from budcache import PolicyError, models
+from exports.policies import PROMPT, STEPS, drawn, levels, policies, run, stock
 
 WITHOUT_BUDCACHE = """
 import sys

@@ -10,9 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from exports.policies import policies
-
 import budcache
+from exports.policies import policies
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "exports"
 EXPORTS = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
-from exports.policies import SIGMAS, STEPS, policies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +15,7 @@ from budcache.exports import runtime
 from budcache.numerics.rollout import rollout
 from budcache.plan import Plan
 from budcache.rows import Features, Row
+from exports.policies import SIGMAS, STEPS, policies
 
 number = st.floats(-1.5, 1.5, width=32)
 
@@ -31,7 +32,7 @@ def fitted(draw) -> Policy:
         looks = Features(middle=draw(triple), spread=draw(st.tuples(*[st.floats(0.2, 2.0)] * 3)), slopes=tuple(slopes))
         row = Row(outputs=tuple(outputs), noise=draw(number), features=looks if draw(st.booleans()) else None)
         rows.append(row)
-    sigmas = tuple(1 - k / len(mask) for k in range(len(mask))) + (0.0,)
+    sigmas = (*(1 - k / len(mask) for k in range(len(mask))), 0.0)
     if draw(st.booleans()):
         return Policy(mask=mask, sigmas=sigmas, weights=tuple(row.outputs for row in rows))
     return Policy(mask=mask, sigmas=sigmas, rows=tuple(rows))
@@ -49,7 +50,7 @@ def elsewhere(policy: Policy, x: torch.Tensor) -> torch.Tensor:
     """The loop of an exported sampler."""
     found = runtime.read_policy(json.dumps(policy.model_dump(mode="json", exclude_none=True)))
     levels, run = runtime.levels_of(found), runtime.Run(found, lambda x: x, _each)
-    for here, there in zip(levels, levels[1:], strict=False):
+    for here, there in pairwise(levels):
         x = run.step(x, Model().compute(x, torch.tensor(here, dtype=torch.float64))[0], there - here)
     return x
 

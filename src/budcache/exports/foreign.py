@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from budcache.errors import FileError, PolicyError
-from budcache.mask import Mask
+from budcache.mask import MAX_STEPS, Mask
 from budcache.options import known_options_of_serving
 from budcache.policy import Policy, Reuse
 from budcache.wording import nearest, quote
@@ -118,6 +118,8 @@ def _checkpoint(path: Path, steps: int | None) -> dict[str, Any]:
     found = next((value for value in known if isinstance(value, int)), None) or _in_name(path, len(skipped))
     if found is None:
         raise PolicyError(f"{path} does not say how many steps the full run has. Give steps (--steps).")
+    if not 1 <= found <= MAX_STEPS:
+        raise PolicyError(f"{path} is of a run of {found} steps, which is not possible. Is it the right file?")
     outside = [step for step in skipped if not 0 <= step < found]
     if outside:
         raise PolicyError(f"{path} reuses step {outside[0]}, which a run of {found} steps has not. Check the steps.")
