@@ -129,7 +129,7 @@ def test_another_solver_is_not_passed_off_as_euler(target, tmp_path):
 @pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.needs_levels])
 def test_levels_that_mean_something_else_are_refused(name, tmp_path):
     origin = policies()["plain"].origin.model_copy(update={"scheduler": "DDIMScheduler", "scheduler_settings": {}})
-    with pytest.raises(PolicyError, match="DDIMScheduler.*diffusers"):
+    with pytest.raises(PolicyError, match=r"DDIMScheduler.*diffusers"):
         budcache.export(
             policies()["plain"].model_copy(update={"origin": origin}),
             name,
