@@ -231,6 +231,7 @@ def test_golden_policy(file, budcache_version, newer):
             "time_shift_type": "exponential",
             "shift_terminal": None,
         },
+        "levels": policy.sigmas if newer else (),
         "height": 1024,
         "width": 768,
         "frames": 1,

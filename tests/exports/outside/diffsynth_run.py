@@ -6,7 +6,6 @@ import importlib
 import json
 import sys
 
-import placeholders  # noqa: F401
 import torch
 from exports.policies import PROMPT, STEPS, drawn, policies, stock
 
@@ -14,6 +13,8 @@ from budcache import PipelineModel
 
 given = json.loads(sys.argv[1])
 sys.path.insert(0, given["folder"])
+stock()  # before the placeholders, which transformers would take for the real thing
+importlib.import_module("placeholders")
 base = importlib.import_module("diffsynth.diffusion.base_pipeline").BasePipeline
 found = {}
 for kind, calls in given["kinds"].items():
