@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import budcache
-from budcache import baselines, events, strategies, testing
+from budcache import baselines, events, exports, strategies, testing
 
 TARGET, ARCHITECTURE = (Path(__file__).with_name(name) for name in ("api.md", "architecture.md"))
 SOURCE = Path(budcache.__file__).parent
@@ -28,6 +28,7 @@ ROOMS: dict[str, tuple[Any, str]] = {
     "budcache.events": (events, "What long jobs tell their watchers."),
     "budcache.strategies": (strategies, "Ways to search."),
     "budcache.baselines": (baselines, "Other people's caching methods."),
+    "budcache.exports": (exports, "Other runtimes."),
     "budcache.testing": (testing, "Contract tests for strategies and baselines of your own."),
 }
 

@@ -36,7 +36,7 @@ JOBS = ours("jobs", "comparison", "report", "models", "cli")
 ROOMS = {
     "values": Room(
         {
-            *ours("errors", "events", "mask", "options", "plan", "policy", "wording", "notebook"),
+            *ours("errors", "events", "mask", "options", "plan", "policy", "chosen", "wording", "notebook"),
             *ours("storage.files", "storage.schema", "storage.journal"),
             *ours("calibration.score", "calibration.aggregate", "strategies"),
         },
@@ -52,6 +52,10 @@ ROOMS = {
     ),
     "metrics": Room(ours("metrics"), {"diffusers"} | ours("pipeline", "strategies", "refine", "baselines") | JOBS),
     "baselines": Room(ours("baselines"), ours("calibration", "strategies", "refine") | JOBS),
+    "exports": Room(
+        ours("exports"),
+        ours("calibration", "strategies", "refine", "metrics", "baselines", "jobs", "comparison", "report"),
+    ),
     "jobs": Room(ours("jobs"), ours("baselines", "comparison", "report", "models"), but=ours("jobs.compare")),
     "all but the commands": Room({"budcache"}, COMMANDS, but=COMMANDS),
 }

@@ -112,6 +112,7 @@ NAMES = {"list"}, st.lists(letters, max_size=3)
 SETTINGS = {"object"}, st.dictionaries(letters, plain, max_size=3)
 RANGES = {"object"}, st.dictionaries(st.sampled_from(["height", "guidance"]), st.tuples(numbers, numbers), max_size=2)
 VERSIONS = {"object"}, st.dictionaries(letters, letters, max_size=3)
+LEVELS = {"list"}, st.just(())  # as many as a policy has steps, so that they come with it
 
 ORIGIN_FIELDS = {
     "model": TEXT,
@@ -121,6 +122,7 @@ ORIGIN_FIELDS = {
     "adapters": NAMES,
     "scheduler": TEXT,
     "scheduler_settings": SETTINGS,
+    "levels": LEVELS,
     "height": COUNT,
     "width": COUNT,
     "frames": COUNT,
@@ -177,7 +179,7 @@ def policies(draw, steps=None, budget=None):
         reuse=reuse,
         sigmas=draw(st.none() | levels.map(lambda values: sorted(values, reverse=True))),
         weights=draw(st.none() | rows) if reuse == "output" else None,
-        origin=draw(st.none() | origins),
+        origin=draw(st.none() | origins | st.builds(Origin, levels=levels)),
         quality=draw(st.none() | qualities),
         refined=draw(st.lists(refinements, max_size=3)),
     )
@@ -232,6 +234,7 @@ def test_golden_policy(file, budcache_version, newer):
             "time_shift_type": "exponential",
             "shift_terminal": None,
         },
+        "levels": policy.sigmas if newer else (),
         "height": 1024,
         "width": 768,
         "frames": 1,

@@ -29,6 +29,8 @@ from budcache.policy import Ladder, Origin, Policy, Quality, Refined
 from budcache.quiet import silence_torchvision_advice
 
 if TYPE_CHECKING:
+    from budcache.exports.exporting import Exported, export
+    from budcache.exports.foreign import import_policy
     from budcache.jobs.compare import compare
     from budcache.models import load
     from budcache.numerics.model import Model, OutputReuse
@@ -42,6 +44,7 @@ __all__ = [
     "BudcacheError",
     "BudcacheScheduler",
     "BudcacheWarning",
+    "Exported",
     "FileError",
     "Handle",
     "Ladder",
@@ -63,7 +66,9 @@ __all__ = [
     "apply",
     "compare",
     "estimate",
+    "export",
     "fit",
+    "import_policy",
     "load",
     "recording",
     "search",
@@ -72,12 +77,15 @@ __all__ = [
 # Values load at once; torch and diffusers only when something that needs them is first used.
 _LATE = {
     "BudcacheScheduler": "budcache.pipeline",
+    "Exported": "budcache.exports.exporting",
     "Handle": "budcache.pipeline",
     "Model": "budcache.numerics.model",
     "OutputReuse": "budcache.numerics.model",
     "PipelineModel": "budcache.pipeline",
     "applied": "budcache.pipeline",
     "compare": "budcache.jobs.compare",
+    "export": "budcache.exports.exporting",
+    "import_policy": "budcache.exports.foreign",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
     "Record": "budcache.records.record",

@@ -108,6 +108,8 @@ class Policy(Value):
                     raise ValueError(f"sigmas must fall at every step, but sigmas[{k}] = {here} is followed by {there}")
             if self.sigmas[-1] < 0:
                 raise ValueError(f"sigmas end at {self.sigmas[-1]}, below zero; end them at 0.0")
+        if self.origin is not None and len(self.origin.levels) not in (0, steps + 1):
+            raise ValueError(f"{steps} steps have {steps + 1} levels, but origin.levels has {len(self.origin.levels)}")
         if self.weights is not None:
             self._check_rows("weights", [len(row) for row in self.weights])
         if self.rows is not None:

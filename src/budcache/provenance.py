@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
 from budcache.events import Scored
+from budcache.mask import MAX_STEPS
 from budcache.storage.schema import Count, Number, Seed, Settings, Text, Value
 from budcache.wording import quote, several
 
@@ -36,6 +37,8 @@ class Origin(Value):
     adapters: Annotated[tuple[Text, ...], Field(fail_fast=True)] = ()  # LoRA adapters at work: name (contents) at scale
     scheduler: Text | None = None
     scheduler_settings: Settings = Field(default_factory=dict)  # only what differs from the class's defaults
+    # The K + 1 effective noise levels of its full runs, if all had the same: what a policy without own sigmas goes by.
+    levels: Annotated[tuple[Number, ...], Field(max_length=MAX_STEPS + 1, fail_fast=True)] = ()
     height: Count | None = None
     width: Count | None = None
     frames: Count | None = None

@@ -89,6 +89,14 @@ class Calibration:
         return all(getattr(run, "conditional", None) is not None for run in self.runs)
 
     @property
+    def levels(self) -> tuple[float, ...]:
+        """The K + 1 noise levels that all runs have; none if they differ, as they do with the size of a picture."""
+        first = self.runs[0].sigmas.cpu()
+        same = all(torch.equal(run.sigmas.cpu(), first) for run in self.runs)
+        # As short as they can be written: a float32 has nine digits, and a float of Python twice as many.
+        return tuple(float(str(level)) for level in first.float().numpy()) if same else ()
+
+    @property
     def samples(self) -> int:
         """How many samples there are."""
         return sum(len(run.noise) for run in self.runs)

@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from budcache import __version__
-from budcache.cli import compare, demo, generate, ladder, refine, search, show  # noqa: F401  (each adds its command)
+from budcache.cli import (  # noqa: F401  (each adds its command)
+    compare,
+    demo,
+    export,
+    generate,
+    ladder,
+    policy,
+    refine,
+    search,
+    show,
+)
 from budcache.cli.common import app, out, tell
 from budcache.errors import BudcacheError, BudcacheWarning
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from budcache.chosen import choose
 from budcache.cli.common import (
     Device,
     Fps,
@@ -122,8 +123,6 @@ def _choose(path: Path | None, budget: int | None) -> Policy | None:
         if budget is not None:
             raise PipelineError("--budget names a rung of a ladder, but there is no --policy. Give the ladder's file.")
         return None
-    from budcache.pipeline.serving import choose
-
     return choose(path, budget)
 
 

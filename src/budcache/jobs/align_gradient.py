@@ -96,7 +96,7 @@ class GradientAlignment:
         self.before += self.calls
         how = ("align, joint" if joint else "align") + (", kept as it was" if after is rung else "")
         line = Refined(how=how, prompts=len(self.samples), calls=self.calls, gain=gain(*quality))
-        found = refined(self.pipe, rung, after, line, quality[1], self.samples, config.teacher_steps)
+        found = refined(self.pipe, rung, after, line, quality[1], self.samples, config.teacher_steps, kept_out.levels)
         self.meter.tell(RungDone("align", found))
         return found
 

@@ -153,7 +153,9 @@ class NewtonAlignment:
                 how = "align" + (", kept as it was" if after is rung else "")
                 calls = known.calls + judge.calls - before + newton.earlier
                 line = Refined(how=how, prompts=len(samples), calls=calls, gain=gain(*quality))
-                rungs.append(refined(self.pipe, rung, after, line, quality[1], samples, config.teacher_steps))
+                rungs.append(
+                    refined(self.pipe, rung, after, line, quality[1], samples, config.teacher_steps, known.levels)
+                )
                 meter.tell(RungDone("align", rungs[-1]))
             meter.finish(known.calls + judge.calls)
         return Ladder.of(rungs)

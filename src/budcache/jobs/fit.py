@@ -103,7 +103,7 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
             calls, spent = known.calls + judge.calls - spent, known.calls + judge.calls
             line = line.model_copy(update={"prompts": len(samples), "calls": calls})
             quality = judge.quality(after, used_to_choose=True)
-            rungs.append(refined(setup.pipe, rung, after, line, quality, samples, config.teacher_steps))
+            rungs.append(refined(setup.pipe, rung, after, line, quality, samples, config.teacher_steps, known.levels))
             meter.tell(RungDone("fit", rungs[-1]))
             note = f"{rung.budget} calls: {line.gain or 0:+.1f} dB"
             meter.spent(spent, part=len(rungs) / len(config.ladder), note=note)

@@ -125,13 +125,14 @@ def refined(
     quality: Quality,
     samples: Sequence[Mapping[str, Any]],
     teacher_steps: int | None,
+    levels: tuple[float, ...],
 ) -> Policy:
-    """A policy with what was found for it, and a line on how that came about."""
+    """A policy with what was found for it, and a line on how that came about; `levels` are of the runs."""
     loss = after.quality.calibration_loss if after.quality else None
     return before.model_copy(
         update={
             **{name: getattr(after, name) for name in ("weights", "rows", "guided", "sigmas")},
-            "origin": origin_after(pipe, before, samples, teacher_steps),
+            "origin": origin_after(pipe, before, samples, teacher_steps).model_copy(update={"levels": levels}),
             "quality": quality.model_copy(update={"calibration_loss": loss}),
             "refined": (*before.refined, line),
         }

@@ -101,7 +101,7 @@ class Search:
                 policies = self._chosen(stack, masks, known)
             calls = self.calls + earlier
             self.meter.finish(self.calls)
-        origin = self.origin.model_copy(update={"calls": calls})
+        origin = self.origin.model_copy(update={"calls": calls, "levels": known.levels})
         ladder = Ladder.of([self._finished(policy, origin, masks.found) for policy in policies])
         for rung in ladder:
             self.meter.tell(RungDone("search", rung))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers import DiffusionPipeline
 
-__all__ = ["EMBEDDED", "SPLITS", "check", "load", "prompts"]
+__all__ = ["EMBEDDED", "SPLITS", "check", "folder", "load", "prompts"]
 
 
 class Embedded(NamedTuple):
@@ -106,6 +106,21 @@ def _check_model(name: str | os.PathLike[str]) -> str:
     return text
 
 
+def folder(name: str | os.PathLike[str]) -> Path:
+    """The folder with a pipeline's files; a hub id is downloaded."""
+    text = check(name)
+    if text in EMBEDDED:
+        return _folder(text)
+    if Path(text).expanduser().is_dir():
+        return Path(text).expanduser()
+    from diffusers import DiffusionPipeline
+
+    try:
+        return Path(DiffusionPipeline.download(text))
+    except (OSError, ValueError) as error:
+        raise _unavailable(text, error) from error
+
+
 def prompts(name: str, split: str) -> list[str]:
     """The captions an embedded model comes with, some for `"calibration"` and as many others for `"evaluation"`."""
     if name not in EMBEDDED:
@@ -182,10 +197,14 @@ def _download(hub_id: str, dtype: torch.dtype | None, **kwargs: Any) -> Diffusio
     except BudcacheError:
         raise
     except (OSError, ValueError) as error:
-        raise PipelineError(
-            f"the model {hub_id} could not be downloaded ({_reason(error)}): check the spelling, the network and "
-            f"your access, or try an embedded one ({', '.join(EMBEDDED)})."
-        ) from error
+        raise _unavailable(hub_id, error) from error
+
+
+def _unavailable(hub_id: str, error: BaseException) -> PipelineError:
+    return PipelineError(
+        f"the model {hub_id} could not be downloaded ({_reason(error)}): check the spelling, the network and "
+        f"your access, or try an embedded one ({', '.join(EMBEDDED)})."
+    )
 
 
 def _dtype_argument(dtype: torch.dtype | None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from budcache.errors import BudcacheWarning, PipelineError, PolicyError
+from budcache.chosen import PolicyLike, choose
+from budcache.errors import BudcacheWarning, PipelineError
 from budcache.options import known_options_of_serving
 from budcache.pipeline.adapters import at_work
 from budcache.pipeline.arguments import arguments, is_modular
@@ -24,15 +24,13 @@ from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler, Stats
 from budcache.pipeline.standin import Timesteps
 from budcache.pipeline.tie import Tie
-from budcache.policy import Ladder, Origin, Policy, load
+from budcache.policy import Origin, Policy
 
 __all__ = ["Handle", "applied", "apply"]
 
 # Pipelines that compute more from the number of steps than their timesteps, so that it has to be named: FLUX.2 shifts
 # its noise levels by it. (Image-to-image pipelines find their start by it.)
 _COUNTING = ("Flux2",)
-
-PolicyLike = Policy | Ladder | str | os.PathLike[str]
 
 FAR = 0.5  # of the guidance; on tiny-flux a fit at 3.5 still gains at 5 and no longer does at 7
 
@@ -139,26 +137,6 @@ class Handle:
     def __repr__(self) -> str:
         state = "active" if self.is_active else "removed"
         return f"<budcache {state}: {self.policy.budget} of {self.policy.steps} steps on {type(self._pipe).__name__}>"
-
-
-def choose(policy: PolicyLike, budget: int | None = None) -> Policy:
-    """The one policy that is meant, from a policy, a ladder with a budget, or a path."""
-    if isinstance(policy, str | os.PathLike):
-        policy = load(policy)
-    if isinstance(policy, Ladder):
-        if budget is not None:
-            return policy[budget]
-        if len(policy) == 1:
-            return policy.rungs[0]
-        raise PolicyError(f"this is a ladder of budgets {policy.budgets_text}. Choose one of them as the budget.")
-    if not isinstance(policy, Policy):
-        raise PolicyError(f"expected a policy, a ladder or a path, got {type(policy).__name__}.")
-    if budget is not None and budget != policy.budget:
-        raise PolicyError(
-            f"a budget of {budget} was asked for, but this policy makes {policy.budget} calls. "
-            "Leave the budget out, or give a ladder."
-        )
-    return policy
 
 
 def _check_origin(policy: Policy, pipe: Any) -> None:

@@ -144,7 +144,8 @@ class Record:
         grams = runs.grams if steps in (None, runs.steps) else runs.grams.at(int(steps or 0))
         check_budgets(wanted, grams.steps)
         find = ShortestPaths.through(grams, wanted)
-        origin = runs.origin.model_copy(update={"strategy": "paths", "prompts": grams.samples, "calls": 0})
+        known = {"strategy": "paths", "prompts": grams.samples, "calls": 0, "levels": grams.levels.tolist()}
+        origin = runs.origin.model_copy(update=known)
         return Ladder.of(
             Policy(mask=masks[0], weights=find.stretches.blends(masks[0]), origin=origin, refined=(find.refined,))
             for masks in find(wanted, LIKELIEST).values()

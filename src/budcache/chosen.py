@@ -1,0 +1,32 @@
+"""The one policy that is meant, out of what users give: a policy, a ladder with a budget, or the path of either."""
+
+from __future__ import annotations
+
+import os
+
+from budcache.errors import PolicyError
+from budcache.policy import Ladder, Policy, load
+
+__all__ = ["PolicyLike", "choose"]
+
+PolicyLike = Policy | Ladder | str | os.PathLike[str]
+
+
+def choose(policy: PolicyLike, budget: int | None = None) -> Policy:
+    """The one policy that is meant, from a policy, a ladder with a budget, or a path."""
+    if isinstance(policy, str | os.PathLike):
+        policy = load(policy)
+    if isinstance(policy, Ladder):
+        if budget is not None:
+            return policy[budget]
+        if len(policy) == 1:
+            return policy.rungs[0]
+        raise PolicyError(f"this is a ladder of budgets {policy.budgets_text}. Choose one of them as the budget.")
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"expected a policy, a ladder or a path, got {type(policy).__name__}.")
+    if budget is not None and budget != policy.budget:
+        raise PolicyError(
+            f"a budget of {budget} was asked for, but this policy makes {policy.budget} calls. "
+            "Leave the budget out, or give a ladder."
+        )
+    return policy

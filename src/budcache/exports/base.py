@@ -1,0 +1,190 @@
+"""What a target is: another runtime, what it can carry of a policy, and the files that it reads."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from budcache import __version__
+from budcache.errors import PolicyError
+from budcache.plan import Plan
+from budcache.policy import Policy, Reuse
+from budcache.wording import quote
+
+__all__ = ["Made", "Target", "Task", "decimals", "filled", "module"]
+
+TEMPLATES = Path(__file__).parent / "templates"
+MARK = "# What stands below this mark is copied.\n"
+SOLVER_FREE = "FlowMatchEulerDiscreteScheduler"  # whose steps in a row with one output are one long step (F1)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One export.
+
+    Args:
+        policy: what is exported.
+        levels: the K + 1 effective noise levels of its runs; none where the target needs none.
+        runtime: which of the runtimes that a target serves, where it serves several.
+        model: the folder of the pipeline that is to be written along, with a target that can.
+        name: of what is written, without ending.
+    """
+
+    policy: Policy
+    levels: tuple[float, ...] = ()
+    runtime: str | None = None
+    model: Path | None = None
+    name: str = "policy"
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the policy means on these levels, for the combined output of guidance."""
+        return Plan.of(self.policy, self.levels)
+
+    @property
+    def short(self) -> tuple[float, ...]:
+        """The levels at which the model is computed, and the last: all there is with plain reuse and Euler (F1)."""
+        return tuple(self.levels[k] for k in (*self.plan.computed, self.plan.end))
+
+    @property
+    def bits(self) -> list[int]:
+        """The mask as numbers."""
+        computed = set(self.plan.computed)
+        return [int(k in computed) for k in range(self.plan.end)]
+
+    @property
+    def goes_by_rows(self) -> bool:
+        """Whether anything but the newest output is needed."""
+        return any(stretch.blend is not None for stretch in self.plan)
+
+    @property
+    def whole(self) -> Policy:
+        """The policy with all that a run needs and nothing else: levels filled in, rows for the combined output."""
+        rows = self.policy.rows
+        return Policy(
+            mask=self.policy.mask, sigmas=self.levels or self.policy.sigmas, weights=self.policy.weights, rows=rows
+        )
+
+    @property
+    def text(self) -> str:
+        """The same as it stands in a file."""
+        return json.dumps(self.whole.model_dump(mode="json", exclude_none=True))
+
+    @property
+    def header(self) -> str:
+        """What made a file, and of what."""
+        origin = self.policy.origin
+        of = f" of {origin.model}" if origin is not None and origin.model else ""
+        calls = f"{self.policy.budget} of {self.policy.steps} model calls"
+        return f"Made by budcache {__version__} from a policy{of}: {calls}. Licence: Apache-2.0."
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a target makes of a policy.
+
+    Args:
+        files: texts by their path within the export's folder; a single one under the name "" is the export itself.
+        run: the line that says how to run it; `{out}` in it stands for where it was written, and
+            `{folder}` for the folder which that is in.
+        copied: a folder whose files are written along, before the others.
+    """
+
+    files: Mapping[str, str]
+    run: str
+    copied: Path | None = None
+
+
+@dataclass(frozen=True)
+class Target(ABC):
+    """Another runtime.
+
+    A new one is a file with one class and its entry in `TARGETS`. Say in the class variables what it carries: whoever
+    exports is told of the rest, and has to agree. `tests/exports/test_contract.py` is for all of them.
+
+    Attributes:
+        name, about: by which it is chosen, and a line for lists of targets.
+        runtimes: the names of runtimes that it serves, where it serves several; the first is the usual one.
+        reuses: what its reused steps can repeat.
+        needs_levels: whether it has to know the noise levels.
+        carries_levels: whether it can be told noise levels.
+        carries_rows: whether it can go on with more than the newest output.
+        carries_solvers: whether it knows the schedulers of diffusers; else its steps are those of Euler.
+        takes_model: whether it can write a whole pipeline.
+        is_module: whether what it writes is one file of Python, to be imported by its name.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    runtimes: ClassVar[tuple[str, ...]] = ()
+    reuses: ClassVar[tuple[Reuse, ...]] = ("output",)
+    needs_levels: ClassVar[bool] = True
+    carries_levels: ClassVar[bool] = True
+    carries_rows: ClassVar[bool] = True
+    carries_solvers: ClassVar[bool] = False
+    takes_model: ClassVar[bool] = False
+    is_module: ClassVar[bool] = False
+
+    @abstractmethod
+    def make(self, task: Task) -> Made:
+        """The files for a policy, or a `PolicyError` with the reason why there can be none."""
+
+    def lost(self, task: Task) -> list[str]:
+        """What of a policy this runtime cannot carry, each a clause."""
+        policy, found = task.policy, []
+        scheduler = policy.origin.scheduler if policy.origin is not None else None
+        if policy.reuse not in self.reuses:
+            instead = "the blocks' residuals are" if policy.reuse == "output" else "the model's outputs are"
+            was = "outputs" if policy.reuse == "output" else "residuals"
+            found.append(f"{instead} reused where the policy reuses {was}, which made 0.1 to 0.8 dB on tiny-flux")
+        if policy.is_blended and not self.carries_rows:
+            found.append(f"the blend of past outputs is left out{_decibels(policy)}")
+        elif policy.guided is not None:
+            found.append("guidance goes by the rows for the combined output, not by those for its branches apart")
+        if policy.sigmas is not None and not self.carries_levels:
+            found.append("its own noise levels are left out" + ("" if policy.is_blended else _decibels(policy)))
+        solver = scheduler not in (None, SOLVER_FREE) and policy.rows is None and policy.reuse == "output"
+        if solver and not self.carries_solvers and "output" in self.reuses:
+            found.append(f"the steps of {scheduler} become those of Euler")
+        return found
+
+    def runtime(self, task: Task) -> str:
+        """The runtime that was asked for, or the usual one."""
+        return task.runtime or self.runtimes[0]
+
+
+def _decibels(policy: Policy) -> str:
+    """What all refinements of a policy were worth, where that is on record."""
+    gains = [line.gain for line in policy.refined]
+    psnr = policy.quality.psnr if policy.quality is not None else None
+    if psnr is None or not gains or None in gains:
+        return " (what that costs is not on record)"
+    return f" ({psnr:.1f} dB with it, {psnr - sum(gain or 0.0 for gain in gains):.1f} dB without, on held-out prompts)"
+
+
+def filled(name: str, **values: object) -> str:
+    """A template with values in the place of `{{ name }}`; `runtime` is what carries out policies without budcache."""
+    text = (TEMPLATES / name).read_text(encoding="utf-8")
+    runtime = (Path(__file__).parent / "runtime.py").read_text(encoding="utf-8").partition(MARK)[2]
+    for key, value in {"runtime": runtime, **values}.items():
+        text = text.replace(f"{{{{ {key} }}}}", str(value))
+    return text
+
+
+def module(template: str, task: Task) -> str:
+    """A file of Python with the policy in it."""
+    decimals(task.short)
+    values = {"header": task.header, "policy": task.text, "module": task.name, "budget": task.policy.budget}
+    return filled(template, **values)
+
+
+def decimals(levels: Sequence[float]) -> list[str]:
+    """Numbers as every reader takes them: some read `1e-05` as two numbers."""
+    if levels[-1] != 0.0:
+        raise PolicyError(f"the noise levels end at {quote(levels[-1])}, but other runtimes end at 0. Search it anew.")
+    return [f"{level:.9f}".rstrip("0").removesuffix(".") + (".0" if level == int(level) else "") for level in levels]
