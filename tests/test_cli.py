@@ -255,6 +255,23 @@ def test_generate_by_time_says_which_rung_and_keeps_the_measurement(searched, mo
     assert Path("found.timings.json").read_bytes() != kept
 
 
+def test_check_ends_with_what_it_found(searched, model, run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    rung = Ladder.load(searched[0] / "found.json")[3]
+    rung.model_copy(update={"quality": None}).save("kept.json")
+    rung.model_copy(update={"quality": Quality(psnr=99.0, psnr_error=0.01, samples=64)}).save("boasting.json")
+    trying = ["check", model, *SIZE, "--not-timed", "--policy"]
+    code, output, errors = run_here(*trying, "kept.json")
+    assert code == 0 and "trying 3 of 8 calls on 2 prompts" in errors
+    assert [line[0] for line in output.splitlines()] == ["✓", "✓", "✓", "?", "?"]
+    assert "exactly 3 of 8 calls on 2 samples" in output
+    code, output, _ = run_here(*trying, "boasting.json", "-p", "red", "--json")
+    found = json.loads(output)
+    assert (code, found["kept"], found["promises"]["quality"]["kept"]) == (1, False, False)
+    assert found["promises"]["calls"]["kept"] and found["calls"] == [3]
+    assert run_here(*trying, "missing.json")[0] == 2
+
+
 def test_generate_tells_of_a_guidance_far_from_that_of_the_fit(searched, model, run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     rung = ["--policy", searched[0] / "found.json", "--budget", 3]

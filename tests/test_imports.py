@@ -52,7 +52,7 @@ ROOMS = {
     ),
     "metrics": Room(ours("metrics"), {"diffusers"} | ours("pipeline", "strategies", "refine", "baselines") | JOBS),
     "baselines": Room(ours("baselines"), ours("calibration", "strategies", "refine") | JOBS),
-    "jobs": Room(ours("jobs"), ours("baselines", "comparison", "report", "models"), but=ours("jobs.compare")),
+    "jobs": Room(ours("jobs"), ours("baselines", "comparison", "report", "models"), but=ours("jobs.check", "jobs.compare")),
     "all but the commands": Room({"budcache"}, COMMANDS, but=COMMANDS),
 }
 # Who may name diffusers and transformers at all; the commands only inside functions, so that `--help` comes at once.
