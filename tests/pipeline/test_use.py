@@ -187,6 +187,16 @@ def test_steps_may_change_with_the_policy():
             latents(kind, pipe, num_inference_steps=STEPS)
 
 
+def test_stats_of_several_pipelines_add_up():
+    one, other = Stats(), Stats()
+    one.count(8, runs=1, calls=8, reused=20)
+    other.count(8, runs=2, calls=16, reused=40)
+    other.count(4, runs=1, calls=4, reused=24)
+    both = sum([one, other], Stats())
+    assert (both.runs, both.calls, both.reused) == (4, 28, 84)
+    assert both.budgets == {8: (3, 24, 60), 4: (1, 4, 24)} and one.budgets == {8: (1, 8, 20)}
+
+
 def test_stats_as_prometheus_reads_them():
     stats = Stats()
     assert stats.prometheus().count("# TYPE") == 3 and "{" not in stats.prometheus()

@@ -26,7 +26,7 @@ from budcache.pipeline.saving import Saved
 from budcache.pipeline.schedulers import as_solver, check_scheduler, clone, install, levels, skip_to
 from budcache.pipeline.standin import Timesteps, ask_for_steps, counted_run
 from budcache.pipeline.stats import Stats
-from budcache.plan import Moves, Plan, Stretch
+from budcache.plan import Moves, Plan, Stretch, own_levels
 from budcache.policy import Policy
 
 __all__ = ["BudcacheScheduler"]
@@ -233,7 +233,7 @@ class BudcacheScheduler(Saved):
                     "a mask does not fit it. Use a scheduler that makes one a step."
                 )
             if self.policy.sigmas is not None:
-                install(self.inner, self.policy.sigmas)
+                install(self.inner, own_levels(self.policy, levels(self.inner).tolist()))
             self._begin_run(Plan.of(self.policy, tuple(levels(self.inner).tolist())))
             self.stats.count(self.policy.budget, runs=1)
             if self.branches is not None:

@@ -52,6 +52,13 @@ class Stats:
         before = self.budgets.get(budget, Counts())
         self.budgets[budget] = Counts(before.runs + runs, before.calls + calls, before.reused + reused)
 
+    def __add__(self, other: Stats) -> Stats:
+        """The numbers of two pipelines together; the last run is the other's."""
+        both = replace(self.copy(), last_run_calls=other.last_run_calls)
+        for budget, counts in other.budgets.items():
+            both.count(budget, *counts)
+        return both
+
     def copy(self) -> Stats:
         """The numbers as they are now."""
         return replace(self, budgets=dict(self.budgets))
