@@ -234,6 +234,44 @@ def test_generate_draws_several(searched, model, run_here, monkeypatch, tmp_path
     assert {Image.open(tmp_path / s["file"]).size for s in samples} == {(32, 32)}
 
 
+def test_generate_by_time_says_which_rung_and_keeps_the_measurement(searched, model, run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Ladder.load(searched[0] / "found.json").save("found.json")
+    drawing = ["generate", model, "-p", "red", "--policy", "found.json", *SIZE]
+    code, output, errors = run_here(*drawing, "--seconds", 9999)
+    assert code == 0 and "8 of 8 calls" in output
+    assert "budcache: the full run of 8 calls fits into 9999 s: " in errors
+    kept = Path("found.timings.json").read_bytes()
+    (timing,) = json.loads(kept)["timings"]
+    assert timing["on"]["call"]["height"] == 32 and "red" not in kept.decode()
+    middle = timing["before"] + 3.5 * timing["call"] + timing["after"]
+    code, output, _ = run_here(*drawing, "--seconds", middle, "--json")
+    found = json.loads(output)
+    assert [sample["calls"] for sample in found["samples"]] == [3] and found["reason"].startswith("3 of 8 calls fit")
+    code, _, errors = run_here(*drawing, "--seconds", timing["before"])
+    assert code == 2 and "even the smallest rung, 2 calls, takes" in errors
+    assert Path("found.timings.json").read_bytes() == kept
+    assert run_here(*drawing, "--seconds", 9999, "--measure-again")[0] == 0
+    assert Path("found.timings.json").read_bytes() != kept
+
+
+def test_check_ends_with_what_it_found(searched, model, run_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    rung = Ladder.load(searched[0] / "found.json")[3]
+    rung.model_copy(update={"quality": None}).save("kept.json")
+    rung.model_copy(update={"quality": Quality(psnr=99.0, psnr_error=0.01, samples=64)}).save("boasting.json")
+    trying = ["check", model, *SIZE, "--not-timed", "--policy"]
+    code, output, errors = run_here(*trying, "kept.json")
+    assert code == 0 and "trying 3 of 8 calls on 2 prompts" in errors
+    assert [line[0] for line in output.splitlines()] == ["✓", "✓", "✓", "?", "?"]
+    assert "exactly 3 of 8 calls on 2 samples" in output
+    code, output, _ = run_here(*trying, "boasting.json", "-p", "red", "--json")
+    found = json.loads(output)
+    assert (code, found["kept"], found["promises"]["quality"]["kept"]) == (1, False, False)
+    assert found["promises"]["calls"]["kept"] and found["calls"] == [3]
+    assert run_here(*trying, "missing.json")[0] == 2
+
+
 def test_generate_tells_of_a_guidance_far_from_that_of_the_fit(searched, model, run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     rung = ["--policy", searched[0] / "found.json", "--budget", 3]
@@ -561,6 +599,9 @@ def bad_inputs():
     yield ["show", LADDER, "--plot", "x.xyz"], "x.xyz cannot be drawn"
     yield ["show", LADDER, "--plot", "."], "is a folder"
     yield [*drawing, "--budget", 3], "there is no --policy"
+    yield [*drawing, "--seconds", 3], "there is no --policy"
+    yield [*drawing, "--policy", LADDER, "--budget", 3, "--seconds", 3], "both given"
+    yield [*drawing, "--policy", LADDER, "--seconds", -3], "a time is positive"
     for number in ("nan", "inf", "-inf"):
         yield [*drawing, "--guidance", number], f"--guidance is {number}"
     yield [*usual, "--max-seconds", "inf"], "--max-seconds is inf"

@@ -56,7 +56,9 @@ ROOMS = {
         ours("exports"),
         ours("calibration", "strategies", "refine", "metrics", "baselines", "jobs", "comparison", "report"),
     ),
-    "jobs": Room(ours("jobs"), ours("baselines", "comparison", "report", "models"), but=ours("jobs.compare")),
+    "jobs": Room(
+        ours("jobs"), ours("baselines", "comparison", "report", "models"), but=ours("jobs.check", "jobs.compare")
+    ),
     "all but the commands": Room({"budcache"}, COMMANDS, but=COMMANDS),
 }
 # Who may name diffusers and transformers at all; the commands only inside functions, so that `--help` comes at once.

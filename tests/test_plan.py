@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from budcache import Mask, Policy, PolicyError
-from budcache.plan import Plan, Stretch
+from budcache import Mask, Origin, Policy, PolicyError
+from budcache.plan import Plan, Stretch, own_levels
 
 weights = st.floats(-2, 2)
 
@@ -120,3 +121,31 @@ def test_a_plan_cannot_be_changed():
 def test_a_run_that_does_not_fit_is_refused(begin, end):
     with pytest.raises(PolicyError, match=rf"a run from step {begin} to {end or 4} does not fit a policy of 4 steps\."):
         Plan.of(Policy(mask="1010"), (), begin, end)
+
+
+# Own levels at another size
+
+
+MADE = (1.0, 0.8, 0.5, 0.2, 0.0)
+OWN = Policy(mask="1010", sigmas=[0.9, 0.8, 0.35, 0.1, 0.0], origin=Origin(levels=MADE))
+
+
+def test_own_levels_stay_where_the_pipeline_has_the_levels_they_were_made_with():
+    assert own_levels(OWN, MADE) is OWN.sigmas
+    assert own_levels(OWN, tuple(level * (1 + 1e-6) for level in MADE)) is OWN.sigmas
+    for unknown in (None, Origin()):
+        assert own_levels(OWN.model_copy(update={"origin": unknown}), (1.0, 0.9, 0.8, 0.7, 0.0)) == OWN.sigmas
+
+
+def test_own_levels_move_with_the_pipelines():
+    there = (1.0, 0.9, 0.7, 0.4, 0.0)
+    assert own_levels(OWN, there) == pytest.approx((0.95, 0.9, 0.55, 0.2, 0.0))
+    same = OWN.model_copy(update={"sigmas": MADE})
+    assert own_levels(same, there) == pytest.approx(there), "what was the pipeline's is the pipeline's"
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4, unique=True))
+def test_moved_levels_still_fall_and_end_at_zero(values):
+    there = (*sorted((round(v, 3) + i * 1e-3 for i, v in enumerate(sorted(values))), reverse=True), 0.0)
+    moved = own_levels(OWN, there)
+    assert all(a > b for a, b in itertools.pairwise(moved)) and moved[-1] == 0

@@ -31,6 +31,7 @@ from budcache.quiet import silence_torchvision_advice
 if TYPE_CHECKING:
     from budcache.exports.exporting import Exported, export
     from budcache.exports.foreign import import_policy
+    from budcache.jobs.check import Checked, Promise, check
     from budcache.jobs.compare import compare
     from budcache.models import load
     from budcache.numerics.model import Model, OutputReuse
@@ -44,6 +45,7 @@ __all__ = [
     "BudcacheError",
     "BudcacheScheduler",
     "BudcacheWarning",
+    "Checked",
     "Exported",
     "FileError",
     "Handle",
@@ -56,6 +58,7 @@ __all__ = [
     "PipelineModel",
     "Policy",
     "PolicyError",
+    "Promise",
     "Quality",
     "Record",
     "RecordError",
@@ -64,6 +67,7 @@ __all__ = [
     "align",
     "applied",
     "apply",
+    "check",
     "compare",
     "estimate",
     "export",
@@ -77,12 +81,15 @@ __all__ = [
 # Values load at once; torch and diffusers only when something that needs them is first used.
 _LATE = {
     "BudcacheScheduler": "budcache.pipeline",
+    "Checked": "budcache.jobs.check",
     "Exported": "budcache.exports.exporting",
     "Handle": "budcache.pipeline",
     "Model": "budcache.numerics.model",
     "OutputReuse": "budcache.numerics.model",
     "PipelineModel": "budcache.pipeline",
+    "Promise": "budcache.jobs.check",
     "applied": "budcache.pipeline",
+    "check": "budcache.jobs.check",
     "compare": "budcache.jobs.compare",
     "export": "budcache.exports.exporting",
     "import_policy": "budcache.exports.foreign",

@@ -15,13 +15,37 @@ from budcache.errors import PolicyError
 from budcache.policy import Policy, Reuse
 from budcache.rows import LOOKED_AT, Features, Row
 
-__all__ = ["Blend", "Moves", "Plan", "Stretch"]
+__all__ = ["Blend", "Moves", "Plan", "Stretch", "own_levels"]
 
 # Numbers are floats. Where gradients are wanted (Algorithm 3) tensors take their place: levels are then a tensor of
 # shape [K + 1], and each blend one of shape [outputs].
 Numbers: TypeAlias = Any
 Blend: TypeAlias = "Sequence[float] | Numbers"
 Moves: TypeAlias = Sequence[tuple[float, float]]
+
+
+SAME = 1e-5  # relative: nearer levels are the same, in whatever number format they were kept
+
+
+def own_levels(policy: Policy, levels: Sequence[float]) -> tuple[float, ...]:
+    """A policy's own noise levels, for a run whose pipeline would have some levels itself.
+
+    They are as they stand in the policy where the pipeline has the levels that it was made with. At another size some
+    pipelines have others; then the policy's are moved as the pipeline's were, each between its neighbours.
+    """
+    assert policy.sigmas is not None
+    made = policy.origin.levels if policy.origin is not None else ()
+    if len(made) != len(levels) or all(abs(a - b) <= SAME * made[0] for a, b in zip(made, levels, strict=True)):
+        return policy.sigmas
+    return tuple(_moved(sigma, made, levels) for sigma in policy.sigmas)
+
+
+def _moved(sigma: float, made: Sequence[float], levels: Sequence[float]) -> float:
+    """Where a level lies among others, if those it lay among have moved there; all fall."""
+    k = min(max(sum(level >= sigma for level in made), 1), len(made) - 1)
+    above, below = made[k - 1], made[k]
+    share = (sigma - below) / (above - below)
+    return levels[k] + share * (levels[k - 1] - levels[k])
 
 
 @dataclass(frozen=True)

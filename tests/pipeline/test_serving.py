@@ -695,3 +695,20 @@ def test_warnings_come_once_per_application():
             for _ in range(3):
                 pipe("a cat", height=32, width=32, output_type="latent", max_sequence_length=16)
     assert len([w for w in caught if issubclass(w.category, BudcacheWarning)]) == 1
+
+
+def test_own_levels_move_where_another_size_moves_the_pipelines():
+    """FLUX shifts its levels by the number of tokens, which it tells its scheduler as mu."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    stock = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    stock.set_timesteps(STEPS, mu=0.5)
+    made = tuple(stock.sigmas.tolist())
+    ours = BudcacheScheduler(stock, Policy(mask="110100", sigmas=made, origin=Origin(levels=made)))
+    ours.set_timesteps(STEPS, mu=0.5)
+    assert torch.equal(ours.inner.sigmas, stock.sigmas)
+    stock.set_timesteps(STEPS, mu=1.15)
+    assert (stock.sigmas[1:-1] - torch.tensor(made[1:-1]) > 0.05).all()
+    ours.set_timesteps(STEPS, mu=1.15)
+    torch.testing.assert_close(ours.inner.sigmas, stock.sigmas)
+    torch.testing.assert_close(ours.inner.timesteps, stock.timesteps)

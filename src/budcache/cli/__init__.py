@@ -10,6 +10,7 @@ import typer
 
 from budcache import __version__
 from budcache.cli import (  # noqa: F401  (each adds its command)
+    check,
     compare,
     demo,
     export,

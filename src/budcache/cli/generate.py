@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from budcache.chosen import choose
+from budcache.chosen import choose, opened
 from budcache.cli.common import (
     Device,
     Fps,
@@ -31,9 +32,12 @@ from budcache.cli.common import (
     pipeline_refusals,
     say,
     settings_for,
+    tell,
 )
 from budcache.errors import PipelineError
-from budcache.policy import Policy
+
+if TYPE_CHECKING:
+    from budcache.pipeline import Handle
 
 
 @command
@@ -42,6 +46,12 @@ def generate(
     prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
     policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Or the time that a sample may take: the largest rung that fits is chosen.")
+    ] = None,
+    measure_again: Annotated[
+        bool, typer.Option("--measure-again", help="Time the model even if that is kept beside the ladder.")
+    ] = False,
     lora: LoraOption = None,
     lora_scale: LoraScale = 1.0,
     out_path: Annotated[
@@ -75,15 +85,15 @@ def generate(
     from budcache.storage import media
 
     check_model(model, lora, lora_scale)
-    chosen = _choose(policy, budget)
-    if chosen is not None and steps not in (None, chosen.steps):
+    planned = _planned(policy, budget, seconds)
+    if planned is not None and steps not in (None, planned):
         raise PipelineError(
-            f"the policy has {chosen.steps} steps, but --steps is {steps}. Leave --steps out, or search again."
+            f"the policy has {planned} steps, but --steps is {steps}. Leave --steps out, or search again."
         )
     pipe = open_pipeline(model, device, dtype, lora, lora_scale)
     settings = settings_for(
         pipe,
-        num_inference_steps=chosen.steps if chosen is not None else steps,
+        num_inference_steps=steps if planned is None else planned,
         height=height,
         width=width,
         num_frames=frames,
@@ -98,47 +108,69 @@ def generate(
     for path in paths:  # before the work, not after it
         media.check_format(path, video)
         check_writable(path)
+    pipe.set_progress_bar_config(disable=as_json or not err.is_terminal, leave=False)
     written: list[dict[str, Any]] = []
-    for (text, number), path in zip(jobs, paths, strict=True):
-        if not as_json:
-            say(f"{text!r}, seed {number}", err)
-        pipe.set_progress_bar_config(disable=as_json or not err.is_terminal, leave=False)
-        begin = time.perf_counter()
-        output, calls = _draw(pipe, chosen, {**settings, "prompt": text}, number)
-        seconds = time.perf_counter() - begin
-        sample = media.pictures(output)[0]
-        target = media.save(sample, path, fps)
-        length = {"frames": len(sample), "fps": fps} if isinstance(sample, list) else {}
-        facts = {"file": str(target), "prompt": text, "seed": number, "calls": calls, "seconds": seconds}
-        written.append({**facts, **length})
-        if not as_json:
-            cost = f"{calls} of {chosen.steps} calls" if chosen is not None else f"{calls} calls"
-            say(f"{target}  {media.spoken(**length) + ', ' if length else ''}{cost}, {seconds:.2f} s")
+    with ExitStack() as stack:
+        handle = None
+        if policy is not None:
+            call = {**settings, "prompt": prompt[0]}
+            timed = {"seconds": seconds, "call": call, "measure_again": measure_again}
+            handle = _served(pipe, policy, budget, timed)
+            stack.callback(handle.remove)
+        if handle is not None and handle.reason is not None:
+            tell(handle.reason)
+        for (text, number), path in zip(jobs, paths, strict=True):
+            if not as_json:
+                say(f"{text!r}, seed {number}", err)
+            begin = time.perf_counter()
+            output, calls = _draw(pipe, handle, {**settings, "prompt": text}, number)
+            took = time.perf_counter() - begin
+            sample = media.pictures(output)[0]
+            target = media.save(sample, path, fps)
+            length = {"frames": len(sample), "fps": fps} if isinstance(sample, list) else {}
+            facts = {"file": str(target), "prompt": text, "seed": number, "calls": calls, "seconds": took}
+            written.append({**facts, **length})
+            if not as_json:
+                cost = f"{calls} of {planned} calls" if planned is not None else f"{calls} calls"
+                say(f"{target}  {media.spoken(**length) + ', ' if length else ''}{cost}, {took:.2f} s")
     if as_json:
-        print(json.dumps({"model": model, "samples": written}))
+        reason = None if handle is None else handle.reason
+        print(json.dumps({"model": model, **({"reason": reason} if reason else {}), "samples": written}))
 
 
-def _choose(path: Path | None, budget: int | None) -> Policy | None:
+def _planned(path: Path | None, budget: int | None, seconds: float | None) -> int | None:
+    """The steps of the policy, which is looked at before anything is loaded; None is the full run."""
     if path is None:
-        if budget is not None:
-            raise PipelineError("--budget names a rung of a ladder, but there is no --policy. Give the ladder's file.")
+        for name, value in (("--budget", budget), ("--seconds", seconds)):
+            if value is not None:
+                raise PipelineError(
+                    f"{name} chooses a rung of a ladder, but there is no --policy. Give the ladder's file."
+                )
         return None
-    return choose(path, budget)
+    if seconds is None:
+        return choose(path, budget).steps
+    if budget is not None:
+        raise PipelineError("--budget and --seconds were both given. A time chooses the budget: leave one of them out.")
+    if seconds <= 0:
+        raise PipelineError(f"--seconds is {seconds:g}, but a time is positive. Give one such as 2.0.")
+    return opened(path).steps
 
 
-def _draw(pipe: Any, policy: Policy | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:
+def _served(pipe: Any, policy: Path, budget: int | None, timed: dict[str, Any]) -> Handle:
+    from budcache.pipeline import apply
+
+    with pipeline_refusals(pipe):
+        return apply(pipe, policy, budget=budget, **timed)
+
+
+def _draw(pipe: Any, handle: Handle | None, call: dict[str, Any], seed: int) -> tuple[Any, int]:
     """One sample, and the number of model calls that it took."""
     import torch
 
-    from budcache.pipeline import applied
-
     call |= {"generator": torch.Generator("cpu").manual_seed(seed)}
     with pipeline_refusals(pipe):
-        if policy is None:
-            return pipe(**call), int(getattr(pipe, "num_timesteps", 0))
-        with applied(pipe, policy) as handle:
-            output = pipe(**call)
-        return output, handle.stats().last_run_calls
+        output = pipe(**call)
+    return output, int(getattr(pipe, "num_timesteps", 0)) if handle is None else handle.stats().last_run_calls
 
 
 def _paths(target: Path, count: int) -> list[Path]:

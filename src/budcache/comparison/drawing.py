@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from budcache.comparison.clock import Clock, Lap
 from budcache.comparison.folder import Folder, compares, unusable
 from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
@@ -25,7 +24,8 @@ from budcache.events import EntryDone, Phase
 from budcache.jobs.meter import Meter
 from budcache.mask import Run
 from budcache.metrics.base import Frame
-from budcache.pipeline.parts import denoisers
+from budcache.pipeline.clock import Clock, Lap
+from budcache.pipeline.parts import denoisers, is_compiled
 from budcache.samples.samples import fresh, seeded
 from budcache.storage import media
 
@@ -138,7 +138,7 @@ class Drawing:
 
     def _equivalents(self, ready: Ready, runs: Sequence[Run]) -> tuple[float, ...]:
         """The operations of every sample in units of the full run's calls; counted for each number of calls once."""
-        if any(_compiled(module) for module in denoisers(self.pipe).values()):
+        if any(is_compiled(module) for module in denoisers(self.pipe).values()):
             return ()  # what a compiled network does cannot be seen
         first = {run.calls: number for number, run in reversed(list(enumerate(runs)))}
         known = {calls: self._count(number, ready)[0] / self._full_call(number) for calls, number in first.items()}
@@ -185,10 +185,6 @@ class Drawing:
                 "number format (float16 overflows where bfloat16 does not)."
             )
         return sample, lap
-
-
-def _compiled(module: Any) -> bool:
-    return getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule"
 
 
 def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], budgets: Sequence[int]) -> None:

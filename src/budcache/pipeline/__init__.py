@@ -3,8 +3,9 @@
 from budcache.pipeline.driven import PipelineModel
 from budcache.pipeline.origin import describe
 from budcache.pipeline.parts import frozen
-from budcache.pipeline.scheduler import BudcacheScheduler, Stats
+from budcache.pipeline.scheduler import BudcacheScheduler
 from budcache.pipeline.serving import Handle, applied, apply
+from budcache.pipeline.stats import Stats
 
 __all__ = [
     "BudcacheScheduler",

@@ -10,7 +10,7 @@ from torch import nn
 
 from budcache.errors import PipelineError
 
-__all__ = ["bare", "check_pipeline", "denoisers", "frozen"]
+__all__ = ["bare", "check_pipeline", "denoisers", "frozen", "is_compiled"]
 
 
 def denoisers(pipe: Any) -> dict[str, nn.Module]:
@@ -33,6 +33,11 @@ def bare(module: nn.Module) -> nn.Module:
     inner = getattr(module, "_orig_mod", module)
     assert isinstance(inner, nn.Module)
     return inner
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module was compiled, in place or with a wrapper around it."""
+    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -26,25 +25,16 @@ from budcache.pipeline.residual import Trunk
 from budcache.pipeline.saving import Saved
 from budcache.pipeline.schedulers import as_solver, check_noise, check_scheduler, clone, install, levels, skip_to
 from budcache.pipeline.standin import Timesteps, ask_for_steps, counted_run
-from budcache.plan import Moves, Plan, Stretch
+from budcache.pipeline.stats import Stats
+from budcache.plan import Moves, Plan, Stretch, own_levels
 from budcache.policy import Policy
 
-__all__ = ["BudcacheScheduler", "Stats"]
+__all__ = ["BudcacheScheduler"]
 
 _CUT_SHORT = (
     "the pipeline runs only a part of its timesteps (denoising_start or denoising_end?), but the policy covers them "
     "all. Leave that argument out, or remove the policy."
 )
-
-
-@dataclass
-class Stats:
-    """What has really happened under a policy; a call is one evaluation, whatever its guidance branches."""
-
-    runs: int = 0
-    calls: int = 0
-    reused: int = 0
-    last_run_calls: int = 0
 
 
 class BudcacheScheduler(Saved):
@@ -97,7 +87,35 @@ class BudcacheScheduler(Saved):
         self._apart = False  # whether the branches of guidance have been told apart so far
         self._turn = self._start = plan.begin  # the step of the loop's turn, and where the pipeline said it would begin
         self._thread, self._run_calls = threading.get_ident(), 0
+        self._running = False  # whether the pipeline is in its loop
         self._forget()
+
+    def use(self, policy: Policy, prepare: Callable[[], None]) -> None:
+        """Carry out another policy from the next run on; what has been counted stays.
+
+        A thread that has begun a run but not yet its loop is told that it has lost the pipeline.
+
+        Args:
+            policy: the other policy.
+            prepare: makes the pipeline ready for it, where no run is under way; if that fails, all stays as it is.
+        """
+        with self._lock:
+            if self._running:
+                raise PipelineError(
+                    "the pipeline is in the middle of a run, which goes by the policy that it began with. "
+                    "Change it between two runs, or give each request a pipeline of its own: "
+                    "type(pipe)(**pipe.components)."
+                )
+            prepare()
+            self.policy, self._told, self._told_of_branches = policy, False, False
+            self._begin_run(Plan.of(policy, ()))
+
+    def left(self) -> None:
+        """The pipeline's call is over; its loop, if an exception keeps it alive, does not count any more."""
+        with self._lock:
+            if self._thread == threading.get_ident():
+                self._running = False
+                self._forget()
 
     # What the pipeline looks at
 
@@ -215,9 +233,9 @@ class BudcacheScheduler(Saved):
                     "a mask does not fit it. Use a scheduler that makes one a step."
                 )
             if self.policy.sigmas is not None:
-                install(self.inner, self.policy.sigmas)
+                install(self.inner, own_levels(self.policy, levels(self.inner).tolist()))
             self._begin_run(Plan.of(self.policy, tuple(levels(self.inner).tolist())))
-            self.stats.runs += 1
+            self.stats.count(self.policy.budget, runs=1)
             if self.branches is not None:
                 self.branches.begin()
         if self.at_start is not None:
@@ -227,6 +245,7 @@ class BudcacheScheduler(Saved):
 
     def _loop_over_the_rest(self, steps: tuple[int, ...]) -> Iterator[Tensor]:
         """The pipeline's `for t in timesteps`, where it was shown the computed ones."""
+        self._require_own_thread()
         if steps and steps != Plan.of(self.policy, (), steps[0]).computed:
             raise PipelineError(_CUT_SHORT)
         return self._loop(steps, self.policy.steps)
@@ -249,14 +268,14 @@ class BudcacheScheduler(Saved):
             for k in steps if plan.reuse == "residual" else plan.computed:
                 with self._lock:
                     self._require_own_thread()
-                    self._cursor, self._turn, self._looped = k, k, True
+                    self._cursor, self._turn, self._looped, self._running = k, k, True, True
                     if plan.reuse == "residual":
                         self.trunk.begin(compute=k in plan.computed)
                 yield self.inner.timesteps[k]
         finally:  # also when the pipeline's loop is left by an exception, which drops this iterator
             with self._lock:
                 if self._plan is plan:
-                    self._turn = self._cursor
+                    self._turn, self._running = self._cursor, False
                     self._forget()
 
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -357,10 +376,10 @@ class BudcacheScheduler(Saved):
             )
 
     def _count(self, computed: int, reused: int) -> None:
-        self.stats.calls += computed
-        self.stats.reused += reused
+        self.stats.count(self.policy.budget, calls=computed, reused=reused)
         self._run_calls += computed
         self.stats.last_run_calls = self._run_calls
+        self._running = self._looped or self._cursor < self._plan.end
 
     def _forget(self) -> None:
         """Let go of what a run remembers: the decoder needs the memory."""

@@ -1,30 +1,31 @@
-"""Putting a policy on a pipeline, and taking it off again."""
+"""Putting a policy on a pipeline, changing it between runs, and taking it off again."""
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from budcache.chosen import PolicyLike, choose
-from budcache.errors import BudcacheWarning, PipelineError
+from budcache.chosen import PolicyLike, choose, opened
+from budcache.errors import PipelineError, PolicyError
 from budcache.options import known_options_of_serving
-from budcache.pipeline.adapters import at_work
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.branches import Branches
-from budcache.pipeline.experts import switch_of
 from budcache.pipeline.following import follow
-from budcache.pipeline.origin import difference, guidance_of
 from budcache.pipeline.parts import check_pipeline
 from budcache.pipeline.recording import check_not_recorded
 from budcache.pipeline.residual import attach, detach
-from budcache.pipeline.scheduler import BudcacheScheduler, Stats
+from budcache.pipeline.scheduler import BudcacheScheduler
+from budcache.pipeline.seconds import Timing, check_seconds, fitting, kept_beside, measured, to_time
 from budcache.pipeline.standin import Timesteps
+from budcache.pipeline.stats import Stats
+from budcache.pipeline.suited import RunWatch, check_model, check_scheduler_of
 from budcache.pipeline.tie import Tie
-from budcache.policy import Origin, Policy
+from budcache.policy import Ladder, Policy
 
 __all__ = ["Handle", "applied", "apply"]
 
@@ -32,27 +33,49 @@ __all__ = ["Handle", "applied", "apply"]
 # its noise levels by it. (Image-to-image pipelines find their start by it.)
 _COUNTING = ("Flux2",)
 
-FAR = 0.5  # of the guidance; on tiny-flux a fit at 3.5 still gains at 5 and no longer does at 7
+logger = logging.getLogger("budcache")
 
 _applying = threading.Lock()
 
 
 @known_options_of_serving
-def apply(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Handle:
+def apply(
+    pipe: Any,
+    policy: PolicyLike,
+    *,
+    budget: int | None = None,
+    seconds: float | None = None,
+    call: Mapping[str, Any] | None = None,
+    measure_again: bool = False,
+) -> Handle:
     """Make a pipeline follow a policy until the handle's `remove()`.
 
     Args:
         pipe: any diffusers pipeline; call it as before, with `num_inference_steps` left out or equal to the
             policy's steps.
-        policy: a policy, a ladder (with `budget`), or the path of either.
+        policy: a policy, a ladder (with `budget` or `seconds`), or the path of either.
         budget: which rung of a ladder to take, in model calls per sample.
+        seconds: or the time that a run may take. The pipeline is timed once, under the smallest rung, and the largest
+            rung that fits is taken; where all steps fit, the full run. `handle.reason` says why.
+        call: arguments of the pipeline to time it with: size, batch, guidance; else its defaults.
+        measure_again: whether to time it even if a measurement is kept beside the ladder's file.
     """
-    policy = choose(policy, budget)
+    _check_choice(budget, seconds)
+    given = opened(policy)
+    file = kept_beside(policy) if isinstance(policy, str | os.PathLike) else None
+    first = choose(given, budget) if seconds is None else _smallest(given)
     with _applying:  # of several threads one gets through, and the others are told
-        return _apply(pipe, policy)
+        handle = _apply(pipe, first, given, file)
+    try:
+        if seconds is not None:
+            handle.use(seconds=seconds, call=call, measure_again=measure_again)
+    except BaseException:
+        handle.remove()
+        raise
+    return handle
 
 
-def _apply(pipe: Any, policy: Policy) -> Handle:
+def _apply(pipe: Any, policy: Policy, given: Policy | Ladder, file: Path | None) -> Handle:
     check_pipeline(pipe)
     scheduler = pipe.scheduler
     if isinstance(scheduler, BudcacheScheduler):
@@ -61,7 +84,8 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
             "set pipe.scheduler = pipe.scheduler.inner."
         )
     check_not_recorded(pipe)
-    _check_origin(policy, pipe)
+    check_scheduler_of(policy, scheduler)
+    check_model(policy, pipe)
     known = arguments(pipe)
     default_steps = known.get("num_inference_steps")
     # The blocks of a modular pipeline count the steps of the full run, so it has to see them all.
@@ -71,28 +95,57 @@ def _apply(pipe: Any, policy: Policy) -> Handle:
     ours = BudcacheScheduler(
         scheduler, policy, default_steps, strength, own_sigmas=bool({"sigmas", "timesteps"} & set(known))
     )
-    if policy.origin is not None:
-        ours.at_start = _RunWatch(pipe, policy)
     undo = follow(pipe)
     try:
-        if policy.reuse == "residual":
-            attach(pipe, ours.trunk)  # last, since whatever fails before would leave it in the transformer
-        if policy.guided is not None:
-            ours.branches = Branches(pipe)
+        _fit_out(pipe, ours, policy, None)
     except BaseException:
         undo()
         raise
     pipe.scheduler = ours
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
-    return Handle(pipe, scheduler, pipe.progress_bar, undo)
+    return Handle(pipe, scheduler, pipe.progress_bar, undo, given, file)
+
+
+def _fit_out(pipe: Any, ours: BudcacheScheduler, policy: Policy, before: Policy | None) -> None:
+    """Give a pipeline what a policy needs beside the scheduler, and take from it what only the one before needed."""
+    trunk, had_trunk = policy.reuse == "residual", before is not None and before.reuse == "residual"
+    if trunk and not had_trunk:
+        attach(pipe, ours.trunk)  # first, since it may refuse
+    elif had_trunk and not trunk:
+        detach(pipe, ours.trunk)
+    if policy.guided is not None and ours.branches is None:
+        ours.branches = Branches(pipe)
+    elif policy.guided is None and ours.branches is not None:
+        ours.branches.remove()
+        ours.branches = None
+    ours.at_start = None if policy.origin is None else RunWatch(pipe, policy, ours.at_start)
+
+
+def _smallest(given: Policy | Ladder) -> Policy:
+    return given if isinstance(given, Policy) else given.rungs[0]
+
+
+def _check_choice(budget: int | None, seconds: float | None) -> None:
+    if budget is not None and seconds is not None:
+        raise PolicyError("budget and seconds were both given. A time chooses the budget: leave one of them out.")
+    if seconds is not None:
+        check_seconds(seconds)
 
 
 @known_options_of_serving
 @contextmanager
-def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iterator[Handle]:
+def applied(
+    pipe: Any,
+    policy: PolicyLike,
+    *,
+    budget: int | None = None,
+    seconds: float | None = None,
+    call: Mapping[str, Any] | None = None,
+    measure_again: bool = False,
+) -> Iterator[Handle]:
     """`apply` for the length of a `with` block."""
-    handle = apply(pipe, policy, budget=budget)
+    handle = apply(pipe, policy, budget=budget, seconds=seconds, call=call, measure_again=measure_again)
     try:
         yield handle
     finally:
@@ -100,10 +153,20 @@ def applied(pipe: Any, policy: PolicyLike, *, budget: int | None = None) -> Iter
 
 
 class Handle:
-    """A policy on a pipeline: what it does, and how to take it off."""
+    """A policy on a pipeline: what it does, how to change it, and how to take it off."""
 
-    def __init__(self, pipe: Any, original: Any, bar: Any, undo: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        original: Any,
+        bar: Any,
+        undo: Callable[[], None],
+        given: Policy | Ladder,
+        file: Path | None = None,
+    ) -> None:
         self._pipe, self._original, self._ours, self._bar, self._undo = pipe, original, pipe.scheduler, bar, undo
+        self._given, self._file = given, file
+        self._reason: str | None = None
 
     @property
     def policy(self) -> Policy:
@@ -112,14 +175,85 @@ class Handle:
         return policy
 
     @property
+    def reason(self) -> str | None:
+        """Why it is this rung, where a time was named."""
+        return self._reason
+
+    @property
     def is_active(self) -> bool:
         """Whether the pipeline still follows the policy; another scheduler set since then ends it."""
         return self._pipe.scheduler is self._ours
 
+    def use(
+        self,
+        policy: PolicyLike | None = None,
+        *,
+        budget: int | None = None,
+        seconds: float | None = None,
+        call: Mapping[str, Any] | None = None,
+        measure_again: bool = False,
+    ) -> Policy:
+        """Carry out another rung, or another policy, from the next run on; the stats go on counting.
+
+        Args:
+            policy: a policy, a ladder, or the path of either; None is what was applied.
+            budget: which rung of a ladder, in model calls per sample.
+            seconds: or the time that a run may take, as for `apply`.
+            call: arguments of the pipeline to time it with.
+            measure_again: whether to time it even if there is a measurement.
+
+        Returns:
+            The policy that is carried out now.
+        """
+        if not self.is_active:
+            raise PipelineError("this policy is no longer on the pipeline, so it cannot be changed. Apply it again.")
+        given, file = self._given, self._file
+        if policy is not None:
+            given, file = opened(policy), kept_beside(policy) if isinstance(policy, str | os.PathLike) else None
+        _check_choice(budget, seconds)
+        reason = None
+        if seconds is None:
+            chosen = choose(given, budget)
+        else:
+            timing = self._timing(_smallest(given), file, call, measure_again)
+            ladder = given if isinstance(given, Ladder) else Ladder.of([given])
+            chosen, reason = fitting(ladder, timing, check_seconds(seconds))
+            logger.info("%s", reason)
+        self._carry_out(chosen)
+        self._given, self._file, self._reason = given, file, reason
+        return chosen
+
+    def _carry_out(self, policy: Policy) -> None:
+        before = self.policy
+        check_scheduler_of(policy, self._ours.inner)
+        if not (before.origin and policy.origin and before.origin.difference(policy.origin) is None):
+            check_model(policy, self._pipe)
+        self._ours.use(policy, lambda: _fit_out(self._pipe, self._ours, policy, before))
+
+    def _timing(self, smallest: Policy, file: Path | None, call: Mapping[str, Any] | None, again: bool) -> Timing:
+        """How long the pipeline takes; what is run to find out does not count."""
+        pipe, ours, before = self._pipe, self._ours, self.policy
+
+        def run(arguments_of_run: Mapping[str, Any]) -> int:
+            pipe(**arguments_of_run)
+            return int(ours.stats.last_run_calls)
+
+        wanted = to_time(pipe, call)
+        if "num_inference_steps" in arguments(pipe):
+            wanted = {**wanted, "num_inference_steps": smallest.steps}
+        counted = ours.stats
+        self._carry_out(smallest)
+        ours.stats = Stats()
+        try:
+            return measured(pipe, wanted, run, file, again)
+        finally:
+            ours.stats = counted
+            self._carry_out(before)
+
     def stats(self) -> Stats:
         """How many runs, computed and reused steps there have been so far."""
         stats: Stats = self._ours.stats
-        return replace(stats)
+        return stats.copy()
 
     def remove(self) -> None:
         """Give the pipeline back as it was; a second time does nothing."""
@@ -139,50 +273,6 @@ class Handle:
         return f"<budcache {state}: {self.policy.budget} of {self.policy.steps} steps on {type(self._pipe).__name__}>"
 
 
-def _check_origin(policy: Policy, pipe: Any) -> None:
-    origin = policy.origin
-    if origin is None:
-        return
-    now = type(pipe.scheduler).__name__
-    if origin.scheduler is not None and origin.scheduler != now:
-        if policy.rows is not None:
-            warnings.warn(
-                f"the policy was fitted with {origin.scheduler}, the pipeline has {now}. Its rows need no solver, so "
-                f"it works as it is: what it comes near to are full runs with {origin.scheduler}.",
-                BudcacheWarning,
-                stacklevel=4,
-            )
-        elif policy.sigmas is not None or policy.weights is not None:
-            fitted = "sigmas" if policy.sigmas is not None else "blend weights"
-            raise PipelineError(
-                f"the policy's {fitted} were made for {origin.scheduler}, but the pipeline has {now}. "
-                f"Set pipe.scheduler = {origin.scheduler}.from_config(pipe.scheduler.config), or search with {now}."
-            )
-        else:
-            _warn(f"the mask was searched with {origin.scheduler}, but the pipeline has {now}")
-    differs = difference(origin, pipe) or _other_switch(origin, pipe, policy.steps)
-    if differs is not None:
-        _warn(differs)
-
-
-def _other_switch(origin: Origin, pipe: Any, steps: int) -> str | None:
-    """How the second expert's turn differs from that of the policy, as a clause; None if it does not."""
-    here = switch_of(pipe, steps) if origin.switch is not None else None
-    if here == origin.switch:
-        return None
-    then = "one network makes all steps" if here is None else f"at step {here}"
-    return f"it was made where the second expert takes over at step {origin.switch}, here {then}"
-
-
-def _warn(clause: str) -> None:
-    warnings.warn(
-        f"this policy may not fit: {clause}. The number of calls holds all the same; the quality may not. "
-        "Search again on this pipeline to be sure.",
-        BudcacheWarning,
-        stacklevel=4,
-    )
-
-
 class _ProgressBar(Tie):
     """A pipeline's `progress_bar`, sized by the calls that will really be made."""
 
@@ -195,51 +285,3 @@ class _ProgressBar(Tie):
         if isinstance(iterable, Timesteps) and ours:
             bar.total = pipe.scheduler.planned_calls  # a loop over them does not take them all
         return bar
-
-
-class _RunWatch(Tie):
-    """Looks at the start of each run whether it is still one that the policy was made for."""
-
-    def __init__(self, pipe: Any, policy: Policy) -> None:
-        super().__init__(pipe)
-        assert policy.origin is not None
-        self.origin, self.seen = policy.origin, at_work(pipe)
-        self.fitted_at = _guidance_range(policy.origin) if policy.is_blended else None
-        self.warned_of: set[float] = set()  # guidance scales
-
-    def __call__(self) -> None:
-        if self.pipe is None:  # a copy of the scheduler has moved to another pipeline
-            return
-        now = at_work(self.pipe)
-        if now != self.seen:  # a LoRA has come, gone or changed since the policy was applied
-            self.seen = now
-            differs = difference(self.origin, self.pipe)
-            if differs is not None:
-                _warn(differs)
-        here = guidance_of(self.pipe)
-        if self.fitted_at is None or here is None or here in self.warned_of:
-            return
-        low, high = self.fitted_at
-        if not low <= here <= high:
-            self.warned_of.add(here)
-            how = f"call={{'guidance_scale': {here:g}}} or --guidance {here:g}"
-            if "guidance_scale" not in arguments(self.pipe):
-                how = "the guider that the pipeline has now"
-            ranges = self.origin.ranges.get("guidance")
-            where = f"{self.origin.guidance:g}" if ranges is None else f"{ranges[0]:g} to {ranges[1]:g}"
-            warnings.warn(
-                f"the policy was fitted at guidance {where}, this run has {here:g}: quality may suffer. "
-                f"Fit it again at that guidance, with {how}.",
-                BudcacheWarning,
-                stacklevel=4,
-            )
-
-
-def _guidance_range(origin: Origin) -> tuple[float, float] | None:
-    """Between which guidance scales a fit can be trusted: those that it was made on, or near to the one."""
-    if "guidance" in origin.ranges:
-        return origin.ranges["guidance"]
-    if origin.guidance is None:
-        return None
-    room = FAR * max(origin.guidance, 1.0)
-    return origin.guidance - room, origin.guidance + room

@@ -109,6 +109,8 @@ def counted(scheduler: StandIn | None) -> Iterator[None]:
         yield
     finally:
         counted_run.reset(token)
+        if scheduler is not None and counted_run.get() is not scheduler:  # a modular pipeline's blocks are nested
+            scheduler.left()
 
 
 class StandIn(SchedulerMixin):  # type: ignore[misc]
@@ -167,6 +169,9 @@ class StandIn(SchedulerMixin):  # type: ignore[misc]
     def passed(self) -> range:
         """The reused steps that the sample has passed together with the one at which the model was evaluated last."""
         return range(0)
+
+    def left(self) -> None:
+        """The pipeline's call is over, whether it came to its end or not."""
 
     # Pipelines ask whether a scheduler has this, so it is there only if the inner one has it.
     @property
