@@ -31,6 +31,7 @@ from budcache.quiet import silence_torchvision_advice
 if TYPE_CHECKING:
     from budcache.exports.exporting import Exported, export
     from budcache.exports.foreign import import_policy
+    from budcache.hub.finding import Found, find
     from budcache.jobs.compare import compare
     from budcache.models import load
     from budcache.numerics.model import Model, OutputReuse
@@ -46,6 +47,7 @@ __all__ = [
     "BudcacheWarning",
     "Exported",
     "FileError",
+    "Found",
     "Handle",
     "Ladder",
     "Mask",
@@ -67,6 +69,7 @@ __all__ = [
     "compare",
     "estimate",
     "export",
+    "find",
     "fit",
     "import_policy",
     "load",
@@ -78,6 +81,7 @@ __all__ = [
 _LATE = {
     "BudcacheScheduler": "budcache.pipeline",
     "Exported": "budcache.exports.exporting",
+    "Found": "budcache.hub.finding",
     "Handle": "budcache.pipeline",
     "Model": "budcache.numerics.model",
     "OutputReuse": "budcache.numerics.model",
@@ -85,6 +89,7 @@ _LATE = {
     "applied": "budcache.pipeline",
     "compare": "budcache.jobs.compare",
     "export": "budcache.exports.exporting",
+    "find": "budcache.hub.finding",
     "import_policy": "budcache.exports.foreign",
     "load": "budcache.models",
     "apply": "budcache.pipeline",

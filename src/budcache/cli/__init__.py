@@ -14,6 +14,7 @@ from budcache.cli import (  # noqa: F401  (each adds its command)
     demo,
     export,
     generate,
+    hub,
     ladder,
     policy,
     refine,

@@ -69,7 +69,9 @@ def compare(
         "comparison"
     ),
     metrics: Annotated[str, typer.Option(help="psnr, ssim, lpips, clip-b, clip-l, imagereward, hpsv2.")] = "psnr,ssim",
-    policy: Annotated[list[Path] | None, typer.Option(help="A policy or ladder file to compare, too.")] = None,
+    policy: Annotated[
+        list[Path] | None, typer.Option(help="A policy or ladder to compare, too: a file, or owner/name.")
+    ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to measure on.")
     ] = None,

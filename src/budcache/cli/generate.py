@@ -36,7 +36,9 @@ from budcache.policy import Policy
 def generate(
     model: ModelArgument,
     prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
-    policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="A policy or ladder: a file, or owner/name on the hub; without it the full run.")
+    ] = None,
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
     out_path: Annotated[
         Path | None, typer.Option("--out", "-o", help="A file, or a folder for several; default: out.png or out.mp4.")
