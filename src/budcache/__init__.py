@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
     from budcache.pipeline.recording import recording
     from budcache.records.record import Record
+    from budcache.samples.prompts import prompts
 
 __version__ = "0.2.0"
 
@@ -73,6 +74,7 @@ __all__ = [
     "fit",
     "import_policy",
     "load",
+    "prompts",
     "recording",
     "search",
 ]
@@ -94,6 +96,7 @@ _LATE = {
     "load": "budcache.models",
     "apply": "budcache.pipeline",
     "Record": "budcache.records.record",
+    "prompts": "budcache.samples.prompts",
     "recording": "budcache.pipeline.recording",
     # What of ours a saved pipeline holds. diffusers looks these classes and their bases up in the module that the
     # classes name: this one, so that `import budcache` is enough to load such a pipeline.

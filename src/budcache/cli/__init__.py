@@ -17,6 +17,7 @@ from budcache.cli import (  # noqa: F401  (each adds its command)
     hub,
     ladder,
     policy,
+    recipe,
     refine,
     search,
     show,

@@ -58,7 +58,7 @@ def compare(
     ] = None,
     methods: Annotated[str | None, typer.Option(help="Names, by commas; default: all but the slow `authors`.")] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="What to measure on: text, JSONL (prompt), CSV (caption).")
+        Path | None, typer.Option(help="What to measure on: text, JSONL (prompt), CSV (caption), or images, videos.")
     ] = None,
     calibration: Annotated[
         Path | None,
