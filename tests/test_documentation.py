@@ -26,7 +26,9 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_are_there(page):
-    named = re.findall(r"`((?:src|tests|docs|benchmarks|training)/[\w./-]+)`", page.read_text(encoding="utf-8"))
+    named = re.findall(
+        r"`((?:src|tests|docs|benchmarks|examples|training)/[\w./-]+)`", page.read_text(encoding="utf-8")
+    )
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 

@@ -31,6 +31,7 @@ from budcache.quiet import silence_torchvision_advice
 if TYPE_CHECKING:
     from budcache.exports.exporting import Exported, export
     from budcache.exports.foreign import import_policy
+    from budcache.hub.finding import Found, find
     from budcache.jobs.check import Checked, Promise, check
     from budcache.jobs.compare import compare
     from budcache.models import load
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
     from budcache.pipeline.recording import recording
     from budcache.records.record import Record
+    from budcache.samples.prompts import prompts
 
 __version__ = "0.2.0"
 
@@ -48,6 +50,7 @@ __all__ = [
     "Checked",
     "Exported",
     "FileError",
+    "Found",
     "Handle",
     "Ladder",
     "Mask",
@@ -71,9 +74,11 @@ __all__ = [
     "compare",
     "estimate",
     "export",
+    "find",
     "fit",
     "import_policy",
     "load",
+    "prompts",
     "recording",
     "search",
 ]
@@ -83,6 +88,7 @@ _LATE = {
     "BudcacheScheduler": "budcache.pipeline",
     "Checked": "budcache.jobs.check",
     "Exported": "budcache.exports.exporting",
+    "Found": "budcache.hub.finding",
     "Handle": "budcache.pipeline",
     "Model": "budcache.numerics.model",
     "OutputReuse": "budcache.numerics.model",
@@ -92,10 +98,12 @@ _LATE = {
     "check": "budcache.jobs.check",
     "compare": "budcache.jobs.compare",
     "export": "budcache.exports.exporting",
+    "find": "budcache.hub.finding",
     "import_policy": "budcache.exports.foreign",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
     "Record": "budcache.records.record",
+    "prompts": "budcache.samples.prompts",
     "recording": "budcache.pipeline.recording",
     # What of ours a saved pipeline holds. diffusers looks these classes and their bases up in the module that the
     # classes name: this one, so that `import budcache` is enough to load such a pipeline.

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from budcache.errors import PolicyError
+from budcache.errors import FileError, PolicyError
 from budcache.mask import MAX_STEPS
 from budcache.provenance import Origin, Quality, Refined, Searched
 from budcache.rows import MAX_BLEND, Row
@@ -332,17 +332,84 @@ class Ladder(Value):
         found = load(path)
         return found if isinstance(found, Ladder) else cls(rungs=(found,))
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        local_files_only: bool = False,
+        token: str | bool | None = None,
+    ) -> Ladder:
+        """Read a ladder from the hub, a folder or a file; downloaded once, it is there without a network, too.
+
+        Args:
+            name: `owner/name` on the hub, or a path.
+            revision: a branch, a tag or a commit; by default the newest.
+            cache_dir: by default the cache of `huggingface_hub`.
+            local_files_only: take it from the cache, and ask nobody.
+            token: as for `huggingface_hub`, for private repositories; it is kept nowhere.
+        """
+        from budcache.hub.reading import located
+
+        place = located(name, revision=revision, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
+        found = _read(place, name)
+        return found if isinstance(found, Ladder) else cls(rungs=(found,))
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool | None = None,
+        revision: str | None = None,
+        commit_message: str | None = None,
+        base_model: str | None = None,
+        token: str | bool | None = None,
+    ) -> str:
+        """Publish the ladder with a card, in one commit, and return the commit's address.
+
+        Args:
+            name: `owner/name`; made if it is not there.
+            private: whether others may not see it; of a new repository only.
+            revision: a branch, made if it is not there; by default the main one.
+            commit_message: what to say of the change.
+            base_model: the hub id of the model, by which people find the ladder; by default what its origin names.
+            token: as for `huggingface_hub`; by default the one of this machine's login. It is kept nowhere.
+        """
+        from budcache.hub.publishing import push
+
+        return push(
+            self,
+            name,
+            private=private,
+            revision=revision,
+            commit_message=commit_message,
+            base_model=base_model,
+            token=token,
+        )
+
 
 _KINDS: dict[str, type[Policy] | type[Ladder]] = {"policy": Policy, "ladder": Ladder}
 
 
 def load(path: str | os.PathLike[str]) -> Policy | Ladder:
-    """Read a policy or ladder file, whichever it is."""
-    data = read_json(path)
+    """Read a policy or ladder, whichever it is: a file, a folder with one, or `owner/name` on the hub."""
+    from budcache.hub.reading import located
+
+    return _read(located(path), path)
+
+
+def _read(place: Path, name: str | os.PathLike[str]) -> Policy | Ladder:
+    """Read the file that a name stands for; a refusal speaks of it by that name, not by its place in a cache."""
+    try:
+        data = read_json(place)
+    except (PolicyError, FileError) as error:
+        raise type(error)(str(error).replace(str(place), str(name))) from None
     try:
         return parse(data)
     except PolicyError as error:
-        raise PolicyError(f"{path}: {error}") from None
+        raise PolicyError(f"{name}: {error}") from None
 
 
 def parse(data: object) -> Policy | Ladder:

@@ -81,7 +81,10 @@ Numbers = Annotated[Dtype | None, typer.Option("--dtype", help="Default: bfloat1
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text for people.")]
 
 Prompt = Annotated[list[str] | None, typer.Option("--prompt", "-p", help="What to calibrate on.")]
-PromptFile = Annotated[Path | None, typer.Option("--prompts", help="Or a file: text, JSONL (prompt) or CSV (caption).")]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option("--prompts", help="Or a file: text, JSONL (prompt) or CSV (caption); or our sets images, videos."),
+]
 Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="How many of these prompts to use.")]
 
 CALIBRATION_PROMPTS = 32

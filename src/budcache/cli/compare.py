@@ -63,7 +63,7 @@ def compare(
     lora_scale: LoraScale = 1.0,
     methods: Annotated[str | None, typer.Option(help="Names, by commas; default: all but the slow `authors`.")] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="What to measure on: text, JSONL (prompt), CSV (caption).")
+        Path | None, typer.Option(help="What to measure on: text, JSONL (prompt), CSV (caption), or images, videos.")
     ] = None,
     calibration: Annotated[
         Path | None,
@@ -80,7 +80,9 @@ def compare(
             "Default: psnr,ssim, and for videos these two."
         ),
     ] = None,
-    policy: Annotated[list[Path] | None, typer.Option(help="A policy or ladder file to compare, too.")] = None,
+    policy: Annotated[
+        list[Path] | None, typer.Option(help="A policy or ladder to compare, too: a file, or owner/name.")
+    ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to measure on.")
     ] = None,

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 def generate(
     model: ModelArgument,
     prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="What to draw; may be given several times.")],
-    policy: Annotated[Path | None, typer.Option(help="A policy or ladder file; without it the full run.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="A policy or ladder: a file, or owner/name on the hub; without it the full run.")
+    ] = None,
     budget: Annotated[int | None, typer.Option("--budget", "-b", help="Which rung of a ladder, in calls.")] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Or the time that a sample may take: the largest rung that fits is chosen.")

@@ -52,7 +52,7 @@ from budcache.rows import MAX_BLEND
 from budcache.samples.samples import split, take_samples
 from budcache.wording import quote
 
-LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder file.")]
+LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder: a file, or owner/name on the hub.")]
 Model = Annotated[str | None, typer.Option(help="An embedded name, a folder or a hub id; default: the file's own.")]
 LoraScale = Annotated[float | None, typer.Option(help="How strongly it works.", show_default="1")]
 Out = Annotated[
@@ -284,7 +284,8 @@ class _Work:
         if self.lora != (None, 1.0):
             check_model(self.model, *self.lora)
         self.verb, self.as_json, self.begin = verb, as_json, time.perf_counter()
-        self.out = out_path or file.with_suffix(f".{verb}.json")
+        beside = file.with_suffix(f".{verb}.json")  # or here, if it is the hub's
+        self.out = out_path or (beside if file.exists() else Path(beside.name))
         self.into = Output(self.out, force)
 
     def check(self, pipe: Any, samples: list[dict[str, Any]], teacher_steps: int | None) -> None:

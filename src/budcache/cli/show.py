@@ -18,7 +18,10 @@ from budcache.strategies import read_history
 @command
 def show(
     file: Annotated[
-        Path, typer.Argument(help="A policy, a ladder, a .record of runs, or the .ledger.jsonl of a search.")
+        Path,
+        typer.Argument(
+            help="A policy, a ladder (also owner/name on the hub), a .record of runs, or the .ledger.jsonl of a search."
+        ),
     ],
     plot: Annotated[
         Path | None, typer.Option(help="Also draw it, as PNG: masks, weights and sigmas, or the convergence.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import numpy as np
 
 from budcache.calibration.aggregate import mean
 from budcache.chosen import PolicyLike, choose
-from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS, Speed, speed
+from budcache.comparison.timing import Pair, Speed, enough, pace, speed
 from budcache.jobs.setup import check_call
 from budcache.metrics import psnr
 from budcache.options import known_options
@@ -29,7 +28,6 @@ __all__ = ["Checked", "Promise", "check"]
 
 PROMPTS = ("a lighthouse by the sea at dusk", "a bowl of fruit on a wooden table")
 SEED = 20_000  # far from those of searches and comparisons
-ENOUGH_SECONDS = 60.0  # of timing, after which the pairs have to be enough
 MARKS = {True: "✓", False: "✗", None: "?"}
 
 
@@ -221,21 +219,16 @@ class _Check:
         """Full and served runs in turns, down to their latents, until their ratio is known."""
         from budcache.pipeline.clock import Clock
 
-        clock, full, own = Clock(self.pipe), list[float](), list[float]()
-        begin = time.perf_counter()
-        calls = (self.made[0].calls, self.made[0].full_calls)
-        for turn in range(MOST_PAIRS + 1):
+        clock, made = Clock(self.pipe), self.made[0]
+
+        def pair(turn: int) -> Pair:
             sample = self.samples[turn % len(self.samples)]
-            took: dict[bool, float] = {}
-            for serve in (False, True) if turn % 2 else (True, False):
-                took[serve] = self._timed(clock, sample, serve)
-            if turn:  # the first pair only warms up
-                full.append(took[False])
-                own.append(took[True])
-            known = speed(own, [calls[0]] * len(own), full, [calls[1]] * len(full))
-            if len(own) >= LEAST_PAIRS and (known.known or time.perf_counter() - begin > ENOUGH_SECONDS):
-                break
-        return known, median(own) / calls[0]
+            order = (False, True) if turn % 2 else (True, False)
+            took = {serve: self._timed(clock, sample, serve) for serve in order}
+            return Pair(took[False], made.full_calls, took[True], made.calls)
+
+        pairs = enough(pair)
+        return pace(pairs), median(each.own for each in pairs) / made.calls
 
     def _timed(self, clock: Any, sample: Mapping[str, Any], serve: bool) -> float:
         def run() -> None:

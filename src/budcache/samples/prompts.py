@@ -1,4 +1,4 @@
-"""Prompt files: plain text, JSONL with `prompt`, CSV with `caption`."""
+"""Prompt files: plain text, JSONL with `prompt`, CSV with `caption`. And two sets of our own, by name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,28 @@ import os
 from pathlib import Path
 
 from budcache.errors import FileError, SearchError
-from budcache.wording import quote
+from budcache.wording import nearest, quote
 
-__all__ = ["read_prompts"]
+__all__ = ["SETS", "prompts", "read_prompts"]
+
+SETS = ("images", "videos")
+
+
+def prompts(name: str) -> list[str]:
+    """A set of 32 prompts to calibrate on, as different as users' are: `"images"` or `"videos"`.
+
+    Your own are better, if you have some: a policy is best at what it was made on.
+    """
+    if name not in SETS:
+        raise SearchError(f"there is no set of prompts {quote(name)}. {nearest(name, SETS)}")
+    return read_prompts(Path(__file__).parent / "sets" / f"{name}.txt")
 
 
 def read_prompts(path: str | os.PathLike[str]) -> list[str]:
-    """The prompts in a file; its ending says how they are written."""
+    """The prompts in a file, whose ending says how they are written; or one of our sets, if there is no such file."""
     source = Path(path)
+    if str(source) in SETS and not source.is_file():
+        return prompts(str(source))
     try:
         text = source.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

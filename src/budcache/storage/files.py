@@ -13,7 +13,7 @@ from pathlib import Path
 from budcache.errors import FileError, PolicyError
 from budcache.wording import quote
 
-__all__ = ["read_json", "replacing", "write_json", "write_text"]
+__all__ = ["json_text", "read_json", "replacing", "write_json", "write_text"]
 
 MAX_FILE_BYTES = 8_000_000
 
@@ -80,13 +80,19 @@ def _text(source: Path) -> str:
 def write_json(path: str | os.PathLike[str], data: object) -> Path:
     """Write `data` as JSON for people to read; the file is replaced whole or not at all."""
     try:
-        text = json.dumps(data, indent=2, allow_nan=False)
+        text = json_text(data)
     except ValueError as error:
         raise PolicyError(f"{path} cannot be written: {error}.") from None
+    return write_text(path, text)
+
+
+def json_text(data: object) -> str:
+    """`data` as JSON for people to read; `ValueError` for what is not a finite number."""
+    text = json.dumps(data, indent=2, allow_nan=False)
     # Rows of numbers read better on one line than one number a line.
     # Line breaks never stand inside a JSON string, so what people wrote is not touched.
-    text = re.sub(r"\[\n\s*([-+\d.eE,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", text)
-    return write_text(path, text + "\n")
+    rows = re.sub(r"\[\n\s*([-+\d.eE,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", text)
+    return rows + "\n"
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
