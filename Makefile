@@ -18,9 +18,11 @@ test-slow: $(VENV)/.dev  ## the slow tests; those of the page need `make browser
 	$(BIN)/pytest -n auto -m slow
 
 browser:  ## Chromium, Playwright and axe-core, which the slow tests of the page need
-	@{ command -v chromium && command -v node && command -v npm; } >/dev/null || \
-	  { apt-get update -q && apt-get install -yq --no-install-recommends chromium nodejs npm; } || \
-	  { echo "Install Chromium, Node and npm, then try again."; exit 2; }
+	@# Only what is missing: a Node that did not come from Debian brings its own npm, and Debian's would conflict with it.
+	@missing=$$(command -v chromium >/dev/null || echo chromium; command -v node >/dev/null || echo nodejs; \
+	  command -v npm >/dev/null || echo npm); \
+	  test -z "$$missing" || { apt-get update -q && apt-get install -yq --no-install-recommends $$missing; } || \
+	  { echo "Install $$missing, then try again."; exit 2; }
 	@npm install --prefix tests/report/browser --no-package-lock --no-audit --no-fund --loglevel=error
 
 lint: $(VENV)/.dev  ## formatting and style
