@@ -278,11 +278,13 @@ def test_a_fit_says_which_run_its_quality_refers_to():
     start = Policy(mask="110100", origin=Origin(model="mine", seed=3))
     usual = {"prompts": TEXTS[:2], "selection": 1, "call": shared(FLUX)}
     (finer,) = budcache.fit(pipeline("flux"), start, teacher_steps=2 * STEPS, **usual)
-    assert finer.origin == Origin(model="mine", seed=3, teacher_steps=2 * STEPS)
+    levels = finer.origin.levels
+    assert len(levels) == STEPS + 1
+    assert finer.origin == Origin(model="mine", seed=3, teacher_steps=2 * STEPS, levels=levels)
     expected = psnr_to(pipeline("flux"), finer, 1, TEXTS[1], 2 * STEPS)
     assert finer.quality.psnr == pytest.approx(expected, abs=1e-2)
     (usual_again,) = budcache.fit(pipeline("flux"), finer, **usual)
-    assert usual_again.origin == start.origin
+    assert usual_again.origin == Origin(model="mine", seed=3, levels=levels)
 
 
 def test_the_finer_teacher_of_a_pipeline_is_its_own_run_of_more_steps():
