@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 def known_options(function: Callable[P, R]) -> Callable[P, R]:
     """Refuse an option that a job does not have, with the name that was probably meant."""
-    return _checked(function, SearchError)
+    return _checked(function, SearchError, " Arguments of the pipeline itself go into call={{{!r}: ...}}.")
 
 
 def known_options_of_serving(function: Callable[P, R]) -> Callable[P, R]:
@@ -28,14 +28,14 @@ def known_options_of_serving(function: Callable[P, R]) -> Callable[P, R]:
     return _checked(function, PipelineError)
 
 
-def _checked(function: Callable[P, R], kind: type[BudcacheError]) -> Callable[P, R]:
+def _checked(function: Callable[P, R], kind: type[BudcacheError], more: str = "") -> Callable[P, R]:
     known = [name for name in function.__annotations__ if name != "return"]
 
     @wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> R:
         for name in options:
             if name not in known:
-                call = f" Arguments of the pipeline itself go into call={{{name!r}: ...}}." * ("call" in known)
+                call = more.format(name) if "call" in known else ""
                 raise kind(f"{function.__name__} has no option {name!r}. {nearest(name, known)}{call}")
         return function(*args, **options)
 

@@ -251,5 +251,5 @@ def test_make_bench_runs_the_benchmarks_that_the_readme_lists():
     plan = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     names = re.search(r"for name in ([\w ]+);", plan)
     listed = re.findall(r"^\| `(\w+)\.py` \|", (root / "benchmarks" / "README.md").read_text(), re.MULTILINE)
-    assert names is not None and names[1].split() == listed
+    assert names is not None and names[1].split() == listed[:3]  # "the first three"
     assert "--threads 1" in plan

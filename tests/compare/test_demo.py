@@ -15,7 +15,7 @@ from budcache.jobs.setup import Setup
 
 
 def test_what_the_demo_says_is_so(monkeypatch, run_here, tmp_path):
-    small = {"steps": 5, "budgets": (2, 3), "compared": (2, 3), "plain": ("uniform",), "tuned": ("magcache",)}
+    small = {"steps": 7, "budgets": (2, 3), "compared": (2, 3), "plain": ("uniform",), "tuned": ("magcache",)}
     monkeypatch.setattr(demo, "PICTURES", replace(demo.PICTURES, **small, calibration=6, settings=None))
     code, output, errors = run_here("demo", "--out", tmp_path, "--prompts", 2)
     assert code == 0, errors
@@ -28,7 +28,7 @@ def test_what_the_demo_says_is_so(monkeypatch, run_here, tmp_path):
     # "budcache, plain reuse" is what it is in every comparison: a search without a fit, not ours without its weights.
     texts = models.prompts("tiny-flux", "calibration")[:6]
     pipe = budcache.load("tiny-flux")
-    plain = budcache.search(pipe, steps=5, budgets=(2, 3), prompts=texts, refine="none", batch=8, progress=False)
+    plain = budcache.search(pipe, steps=7, budgets=(2, 3), prompts=texts, refine="none", batch=8, progress=False)
     ours = Ladder.load(tmp_path / "budcache.ladder.json")
     assert plain[2].mask != ours[2].mask, "both have the same mask, so this would tell nothing"
     for budget in (2, 3):

@@ -352,6 +352,7 @@ def test_a_ladder_of_another_search_is_not_taken(change, says, rung, run, tmp_pa
     other = Mask.of((change or {}).get("steps", STEPS), [0, 1, 2])
     assert other.computed != rung.mask.computed
     facts = {name: value for name, value in (change or {}).items() if name != "steps"}
+    facts |= {"levels": ()} if "steps" in (change or {}) else {}  # they belong to the steps
     origin = rung.origin.model_copy(update=facts) if change is not None else None
     foreign, file = Policy(mask=other, origin=origin), tmp_path / "budcache-plain.ladder.json"
     Ladder.of([foreign]).save(file)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
 from budcache.errors import SearchError
 from budcache.mask import MAX_STEPS
@@ -47,6 +47,8 @@ def taken_strategy(
     """
     if strategy is not None:
         return by_name(strategy) if isinstance(strategy, str) else strategy
+    if not all(isinstance(number, SupportsIndex) for number in (steps, *budgets)):
+        budgets = ()  # they will be refused, with a sentence
     masks = [math.comb(steps - 1, budget - 1) for budget in budgets if 1 <= budget <= steps <= MAX_STEPS]
     if masks and sum(masks) <= LISTED:
         return STRATEGIES["exhaustive"]

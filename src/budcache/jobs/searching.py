@@ -25,7 +25,7 @@ from budcache.policy import Ladder, Origin, Policy, Quality, Refined, Searched
 from budcache.records import LIKELIEST
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import are_mixed
-from budcache.strategies import STRATEGIES, Found, LadderSearch, Ledger, Paths, Polished, Strategy, drive
+from budcache.strategies import STRATEGIES, Exhaustive, Found, LadderSearch, Ledger, Paths, Polished, Strategy, drive
 
 if TYPE_CHECKING:
     from budcache.calibration.calibration import Calibration
@@ -133,6 +133,8 @@ class Search:
         if isinstance(strategy, Paths):
             scorer.pictures = pictures
             strategy = Polished(strategy.on(find), (), config.polish, config.rounds)
+        elif isinstance(strategy, Exhaustive) and known.switch is not None:
+            strategy = replace(strategy, forced=(known.switch,))  # nothing is reused across it
         found = self._hunt(strategy, scorer, phases.SEARCHING)
         scores = found.scores
         if scorer.pictures is None:  # decoding takes time, too: of all masks, only as many as paths would propose

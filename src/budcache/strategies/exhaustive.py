@@ -18,9 +18,15 @@ TOGETHER = 256  # masks asked for at once
 
 @dataclass(frozen=True)
 class Exhaustive:
-    """Every mask there is; refuses where that is too many."""
+    """Every mask there is; refuses where that is too many.
+
+    Args:
+        limit: how many masks are not too many.
+        forced: steps that every mask has to compute, beside the first.
+    """
 
     limit: int = 20_000
+    forced: tuple[int, ...] = ()
 
     def propose(self, steps: int, budgets: tuple[int, ...], rng: Random) -> Proposals:
         """See `Strategy`."""
@@ -31,7 +37,7 @@ class Exhaustive:
                 "on. Use fewer steps, fewer budgets or paths."
             )
         for budget in budgets:
-            masks = iter(Space(steps, budget))
+            masks = (mask for mask in Space(steps, budget) if all(mask[step] for step in self.forced))
             while some := tuple(islice(masks, TOGETHER)):
                 yield Ask(some, "exhaustive")
 
