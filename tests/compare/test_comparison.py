@@ -157,6 +157,23 @@ def test_every_mark_is_explained_in_eighty_columns(found):
         assert max(map(len, plain.splitlines())) <= 80
 
 
+def test_metrics_that_do_not_fit_are_named_below_rather_than_cut(found):
+    """A video has four metrics by default."""
+    moving = tuple(Measure(name=name, title=name.title(), digits=2) for name in ("worst-frame", "steadiness"))
+    entries = [
+        each.model_copy(update={"values": {**each.values, **{m.name: (31.25, 33.75) for m in moving}}})
+        if each.values
+        else each
+        for each in found.entries
+    ]
+    update = {"entries": tuple(entries), "measures": (*found.measures, *moving)}
+    four = printed(found.model_copy(update=update), 80)
+    assert "…" not in four
+    assert all(entry.title in four for entry in found.entries)
+    assert "Steadiness, which the page and the files have" in " ".join(four.split())
+    assert "no room" not in printed(found.model_copy(update=update), 200)
+
+
 def printed(comparison, width=100):
     console = Console(width=width, file=io.StringIO())
     console.print(text(comparison))

@@ -132,21 +132,25 @@ class _Fitting:
     comparison: Comparison
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        narrow = False
-        forms = ((True, False, False), (True, True, False), (False, True, False), (False, True, True))
-        for tail, narrow, slim in forms:
-            table = _table(self.comparison, tail, narrow, slim)
+        measures, narrow, shown = self.comparison.measures, False, 0
+        whole = ((True, False, False), (True, True, False), (False, True, False), (False, True, True))
+        forms = [(*form, len(measures)) for form in whole]
+        forms += [(False, True, True, count) for count in range(len(measures) - 1, 0, -1)]
+        for tail, narrow, slim, shown in forms:
+            table = _table(self.comparison, tail, narrow, slim, shown)
             if Measurement.get(console, options.update(max_width=WIDE), table).maximum <= options.max_width:
                 break
         yield table
         short = {entry.speed.text for entry in self.comparison.entries} & set(SHORT) if narrow else set()
-        for note in [*LEGEND, *notes(self.comparison), *(f"{SHORT[text]} {text}" for text in sorted(short))]:
+        left_out = ", ".join(measure.title for measure in measures[shown:])
+        room = [f"no room here for {left_out}, which the page and the files have"] if left_out else []
+        for note in [*LEGEND, *notes(self.comparison), *(f"{SHORT[text]} {text}" for text in sorted(short)), *room]:
             yield Text(note, "dim")
 
 
-def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool) -> Table:
-    """The table with or without the first metric's tail, with short words, and without the seconds."""
-    names = ["calls", "call-eq.", "loop s", "speed-up", *(heading(measure) for measure in comparison.measures)]
+def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool, shown: int) -> Table:
+    """The table with or without the first metric's tail, short words, the seconds, and the last metrics."""
+    names = ["calls", "call-eq.", "loop s", "speed-up", *(heading(each) for each in comparison.measures[:shown])]
     tailed = comparison.measures[0] if tail and comparison.measures else None
     if tailed is not None:
         names.insert(FIRST + 1, f"{tailed.title} {tailed.tail_name}")
@@ -158,7 +162,7 @@ def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool) -> Tabl
         table.add_column(name, justify="right", no_wrap=True)
 
     def add(entry: Entry) -> None:
-        row = cells(comparison, entry)
+        row = cells(comparison, entry)[: FIRST - 1 + shown]
         row.insert(1, equivalents(entry))
         row = [Cell(SHORT[cell.text]) if narrow and cell.text in SHORT else cell for cell in row]
         if tailed is not None:
