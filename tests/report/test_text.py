@@ -45,7 +45,7 @@ def test_no_number_of_fitted_samples_stands_there_without_saying_so():
     )
     assert "38.7 ± 1.9" in shown(held_out) and "< 38.7" not in shown(held_out)
     assert "< 38.7" in shown(fitted) and "± 1.9" not in shown(fitted)
-    assert "on new prompts expect 4 to 12 dB less" in " ".join(shown(fitted).split())
+    assert "on new prompts expect 4 to 6 dB less" in " ".join(shown(fitted).split())
     assert str(held_out).endswith("38.7 ± 1.9 dB (4 samples)")
     assert str(fitted).endswith("< 38.7 dB (4 samples that it was fitted on)")
     assert "&lt; 38.7 dB (4 samples that it was fitted on)" in fitted._repr_html_()

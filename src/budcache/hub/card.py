@@ -17,7 +17,7 @@ PICTURE = "ladder.svg"
 
 
 def base_model_of(ladder: Ladder) -> str | None:
-    """The hub id of the model that a ladder was made on, if it says one: a folder's name is none."""
+    """The hub id of the model that a ladder was made on, if it names one; the name of a folder does not count."""
     origin = ladder.rungs[0].origin
     model = origin.model if origin is not None else None
     found = named(model) if model else None

@@ -51,7 +51,7 @@ class Published(Value):
         return cls(steps=ladder.steps, budgets=ladder.budgets, psnr=tuple(figures) if told else (), **known)
 
     def data(self) -> dict[str, Any]:
-        """As it is written into a card: blanks left out, and one number where a range is none."""
+        """As it is written into a card: blanks left out, and one number where both ends of a range are equal."""
         found = {name: value for name, value in self.model_dump(mode="json").items() if value not in (None, [])}
         for name in ("height", "width", "frames", "guidance"):
             if name in found:

@@ -16,7 +16,7 @@ __all__ = ["describe", "strip"]
 
 COMPUTED, REUSED = "█", "·"
 FEW = 4  # samples, on which a mean does not say much
-LESS = "4 to 12"  # as measured on the embedded models with four prompts
+LESS = "4 to 6"  # as measured on the embedded models with four prompts
 MORE = " (from 8 prompts on, some are kept out to measure by)"
 
 
