@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow browser lint types docs bench clean help
+.PHONY: demo test test-slow browser lint types docs bench soak lowest release clean help
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -38,8 +38,19 @@ docs: $(VENV)/.dev  ## what of the documentation is made from the docstrings
 bench: $(VENV)/.dev  ## the benchmarks but for paper/, one JSON line each; OPTIONS="--threads 1" hands them options
 	@for name in overhead search_cost fidelity; do $(BIN)/python benchmarks/$$name.py $(OPTIONS) || exit 1; done
 
+# For a short one: make soak OPTIONS="--count 100 --seed 7"
+soak: $(VENV)/.dev  ## what is promised, by force: hours, one JSON line each; docs/reliability.md says what each does
+	@for name in kills writes hostile failures threads disks zoo; do $(BIN)/python -m soak.$$name $(OPTIONS) || exit 1; done
+
+lowest: $(VENV)/.dev  ## the tests of values, search and serving with the lowest versions that pyproject.toml allows
+	$(BIN)/python -m soak.lowest
+
+release: $(VENV)/.dev  ## build sdist and wheel without a network, check them, and draw with the wheel alone
+	@$(BIN)/pip install --quiet --disable-pip-version-check build twine hatchling
+	$(BIN)/python -m soak.release
+
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The constraints hold for the build environment too, hence the variable instead of `pip install -c`.
 $(VENV)/.run: pyproject.toml constraints.txt

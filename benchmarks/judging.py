@@ -44,7 +44,8 @@ class Judge:
                 part = self.prompts[begin : begin + batch]
                 seeds = [torch.Generator().manual_seed(SEED + begin + i) for i in range(len(part))]
                 call = {"num_inference_steps": policy.steps, "generator": seeds, "output_type": "np", **self.call}
-                pictures += list(self.pipe(part, **call).images)
+                drawn = self.pipe(part, **call)
+                pictures += list(drawn.images if hasattr(drawn, "images") else drawn.frames)
         return pictures
 
     def __call__(self, policy: Policy) -> dict[str, float]:

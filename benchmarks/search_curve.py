@@ -64,7 +64,7 @@ def growth(pipe: Any, count: int = 16) -> dict[str, Any]:
     """Sample-calls per sample, and seconds for table and paths, as the number of steps grows."""
     prompts, table = models.prompts("tiny-flux", "calibration")[:count], {}
     for steps in (14, 28, 56):
-        grams = _record(pipe, prompts, steps).of().grams
+        grams = _record(pipe, prompts, steps).source().grams
         begin = time.process_time()
         find = ShortestPaths.through(grams, BUDGETS)
         for power in (0.0, 0.25, 0.5, 0.75, 1.0):

@@ -19,6 +19,7 @@ from typing import Any
 
 import budcache
 from budcache import baselines, events, exports, strategies, testing
+from budcache.elsewhere import Elsewhere
 
 TARGET, ARCHITECTURE = (Path(__file__).with_name(name) for name in ("api.md", "architecture.md"))
 SOURCE = Path(budcache.__file__).parent
@@ -74,7 +75,7 @@ def entry(name: str, value: Any) -> str:
     if inspect.isclass(value):
         methods = [
             f"- `{attribute}{signature(member)}`: {first_line(member)}"
-            for attribute, member in vars(value).items()
+            for attribute, member in _members(value)
             if not attribute.startswith("_") and first_line(member)
         ]
         methods = [*_fields(value), *methods]
@@ -82,6 +83,14 @@ def entry(name: str, value: Any) -> str:
     if inspect.isroutine(value):
         return f"### {name}\n\n```python\n{name}{signature(value, wide=True)}\n```\n\n{prose(value)}\n"
     return f"### {name}\n\nA value: {kind(value)}.\n"
+
+
+def _members(value: Any) -> list[tuple[str, Any]]:
+    """What a class has; a method that is defined elsewhere as it stands there."""
+    return [
+        (name, each.__get__(value, value) if isinstance(each, Elsewhere) else each)
+        for name, each in vars(value).items()
+    ]
 
 
 def _fields(value: Any) -> list[str]:

@@ -17,7 +17,7 @@ import budcache
 options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 options.add_argument("--model", default="black-forest-labs/FLUX.1-dev", help="a hub id, a folder or an embedded name")
 options.add_argument("--steps", type=int, default=28)
-options.add_argument("--budgets", type=int, nargs="+", default=[6, 8, 10, 12])
+options.add_argument("--budgets", type=int, nargs="+", default=[6, 7, 8, 9, 10, 12])
 options.add_argument("--count", type=int, default=16, help="prompts to calibrate on")
 options.add_argument("--height", type=int, default=1024)
 options.add_argument("--width", type=int, default=1024)

@@ -1,7 +1,7 @@
 """Wan2.1 at a fixed number of model calls: search once, then make a video.
 
     python examples/wan.py                                   # a GPU; under an hour on an A800
-    python examples/wan.py --model FOLDER --height 32 --width 32 --frames 5 --steps 8 --budgets 3 4 --count 2
+    python examples/wan.py --model tiny-wan --height 64 --width 64 --frames 17 --steps 8 --budgets 3 4 --count 2
 
 A video's call is slow, so four prompts; more make the policies better.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 
 import torch
-from diffusers.utils import export_to_video
 
 import budcache
 
@@ -45,8 +44,7 @@ print(ladder)
 
 middle = ladder.budgets[len(ladder) // 2]
 with budcache.applied(pipe, ladder, budget=middle) as handle:
-    frames = pipe(
-        prompt="a heron lifts off from a misty pond, slow motion", generator=torch.Generator().manual_seed(0), **call
-    ).frames[0]
+    prompt = "a heron lifts off from a misty pond, slow motion"
+    frames = pipe(prompt=prompt, generator=torch.Generator().manual_seed(0), output_type="pil", **call).frames[0]
     print(handle.stats().last_run_calls, "of", ladder.steps, "calls")
-export_to_video(frames, "wan.mp4", fps=16)
+frames[0].save("wan.webp", save_all=True, append_images=frames[1:], duration=1000 // 16, loop=0, quality=90)

@@ -360,7 +360,9 @@ def test_a_dry_run_says_the_cost_of_every_strategy_without_a_model(name, run_her
     told = budcache.estimate(steps=12, budgets=(3, 4), prompts=2, strategy=name)
     assert (code, errors) == (0, "")
     phases = {phase.name: phase.sample_calls for phase in told.phases}
-    assert json.loads(output) == {"sample_calls": told.sample_calls, "phases": phases}
+    guided = budcache.estimate(steps=12, budgets=(3, 4), prompts=2, strategy=name, guided=True).sample_calls
+    said = {"sample_calls": told.sample_calls, "phases": phases, "sample_calls_with_two_branches": guided}
+    assert json.loads(output) == said
     assert all(calls > 0 for calls in phases.values())
     assert list(tmp_path.iterdir()) == []
 
@@ -601,7 +603,7 @@ def bad_inputs():
     yield [*drawing, "--budget", 3], "there is no --policy"
     yield [*drawing, "--seconds", 3], "there is no --policy"
     yield [*drawing, "--policy", LADDER, "--budget", 3, "--seconds", 3], "both given"
-    yield [*drawing, "--policy", LADDER, "--seconds", -3], "a time is positive"
+    yield [*drawing, "--policy", LADDER, "--seconds", -3], "a time is a positive number"
     for number in ("nan", "inf", "-inf"):
         yield [*drawing, "--guidance", number], f"--guidance is {number}"
     yield [*usual, "--max-seconds", "inf"], "--max-seconds is inf"
@@ -796,8 +798,8 @@ def test_the_default_search_takes_paths_and_goes_on_where_it_was(model, run_here
 def test_a_limit_on_calls_says_how_many_prompts_it_pays_for(run_here):
     usual = ["search", "tiny-flux", "--budgets", "5,6,8,10", "--max-calls", 600, "--dry-run"]
     code, output, errors = run_here(*usual)
-    assert (code, errors) == (0, "6 of 32 prompts, which is what --max-calls pays for; --count takes another number\n")
-    assert "full runs 168" in output
+    assert (code, errors) == (0, "7 of 32 prompts, which is what --max-calls pays for; --count takes another number\n")
+    assert "full runs 196" in output
     code, output, errors = run_here(*usual, "--count", 16)
     assert (code, errors) == (0, "")
     assert "searching 264" in output, "12 of them are searched on, and their full runs take 336"

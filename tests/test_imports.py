@@ -36,11 +36,12 @@ JOBS = ours("jobs", "comparison", "report", "models", "cli")
 ROOMS = {
     "values": Room(
         {
-            *ours("errors", "events", "mask", "options", "plan", "policy", "chosen", "wording", "notebook"),
+            *ours("errors", "events", "mask", "options", "plan", "policy", "wording", "notebook"),
+            *ours("elsewhere", "provenance", "rows"),
             *ours("storage.files", "storage.schema", "storage.journal"),
             *ours("calibration.score", "calibration.aggregate", "strategies"),
         },
-        TENSORS | PIPELINES | ours("numerics", "pipeline", "refine", "metrics", "baselines") | JOBS,
+        TENSORS | PIPELINES | ours("numerics", "pipeline", "refine", "metrics", "baselines", "hub") | JOBS,
     ),
     "numerics": Room(ours("numerics"), PIPELINES | ours("pipeline", "calibration", "strategies", "refine") | JOBS),
     "samples": Room(ours("samples"), PIPELINES | ours("pipeline", "calibration", "strategies", "refine") | JOBS),
@@ -56,9 +57,18 @@ ROOMS = {
         ours("exports"),
         ours("calibration", "strategies", "refine", "metrics", "baselines", "jobs", "comparison", "report"),
     ),
-    "jobs": Room(
-        ours("jobs"), ours("baselines", "comparison", "report", "models"), but=ours("jobs.check", "jobs.compare")
+    "hub": Room(
+        ours("hub"),
+        ours("calibration", "strategies", "refine", "metrics", "baselines", "jobs", "comparison", "models", "cli"),
     ),
+    "chosen": Room(ours("chosen"), TENSORS | PIPELINES | ours("numerics", "pipeline", "calibration") | JOBS),
+    "jobs": Room(
+        ours("jobs"),
+        ours("baselines", "comparison", "report", "models"),
+        but=ours("jobs.check", "jobs.promised", "jobs.compare"),
+    ),
+    "workers": Room(ours("workers"), ours("baselines", "strategies", "comparison", "report", "cli")),
+    "all but the workers": Room({"budcache"}, {"ray"} | ours("workers"), but=ours("workers", "cli") | {"budcache"}),
     "all but the commands": Room({"budcache"}, COMMANDS, but=COMMANDS),
 }
 # Who may name diffusers and transformers at all; the commands only inside functions, so that `--help` comes at once.
@@ -314,7 +324,7 @@ def test_importing_budcache_loads_no_torch():
     program = "import sys, budcache, budcache.testing; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert "budcache" in loaded
-    assert not {*TENSORS, *PIPELINES, "rich", "typer", "jinja2", "matplotlib", "tqdm"} & set(loaded)
+    assert not {*TENSORS, *PIPELINES, "rich", "typer", "jinja2", "matplotlib", "tqdm", "ray"} & set(loaded)
 
 
 @each_module

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from budcache import BudcacheError, FileError, Ladder, Mask, Origin, Policy, PolicyError, Quality, Refined
+from budcache.chosen import load, parse
 from budcache.events import Scored
-from budcache.policy import Searched, load, parse
+from budcache.policy import Searched
 from budcache.rows import Features, Row
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -173,13 +174,14 @@ def policies(draw, steps=None, budget=None):
     later = draw(st.permutations(range(1, steps)))[: budget - 1]
     reuse = draw(st.sampled_from(["output", "residual"]))
     levels = st.lists(st.floats(0, 100), min_size=steps + 1, max_size=steps + 1, unique=True)
+    falling = levels.map(lambda values: sorted(values, reverse=True))
     rows = st.tuples(*(st.lists(numbers, min_size=1, max_size=min(row + 1, 3)) for row in range(budget)))
     return Policy(
         mask=Mask.of(steps, [0, *later]),
         reuse=reuse,
-        sigmas=draw(st.none() | levels.map(lambda values: sorted(values, reverse=True))),
+        sigmas=draw(st.none() | falling),
         weights=draw(st.none() | rows) if reuse == "output" else None,
-        origin=draw(st.none() | origins | st.builds(Origin, levels=levels)),
+        origin=draw(st.none() | origins | st.builds(Origin, levels=falling)),
         quality=draw(st.none() | qualities),
         refined=draw(st.lists(refinements, max_size=3)),
     )

@@ -12,7 +12,7 @@ import pytest
 
 import budcache
 from budcache import SearchError
-from budcache.recipes import RECIPES, recipe, written
+from budcache.jobs.recipes import RECIPES, recipe, written
 from budcache.samples.prompts import SETS, read_prompts
 
 # Prompts
@@ -53,7 +53,7 @@ def test_a_recipe_is_a_command_that_runs(name, run_here, tmp_path, monkeypatch):
     assert command == recipe(name).search(f"{name}.ladder.json")
     code, dry, err = run_here(*command[1:], "--dry-run", "--json")
     assert code == 0, err
-    calls = json.loads(dry)["sample_calls"]
+    calls = json.loads(dry)["sample_calls_with_two_branches" if recipe(name).branches == 2 else "sample_calls"]
     assert calls == recipe(name).planned.sample_calls and f"{calls:,} sample-calls" in out
     assert "An estimate" in out and recipe(name).gpu in out
     assert f"{recipe(name).count} prompts of the set" in out

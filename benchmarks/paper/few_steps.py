@@ -1,7 +1,7 @@
 """A model that is distilled to few steps: 4, 5 and 6 of its 8 calls, and whether such a model is needed at all.
 
 The paper takes Hyper-SD, a LoRA that makes FLUX.1-dev an 8-step model; here it is tiny-flux with its LoRA `turbo`,
-`--lora` takes another one. So few masks there are that the search tries them all.
+`--lora` takes another one.
 
 Two more tables: what 5 calls are worth on the distilled and on the plain model, by the distance to the plain model's
 28-step run and by how often the picture is recognised; and policies that were searched with the LoRA and are served

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     budget, cases = lab.budgets[0], dict[str, Case]()
     policies = {
         "budcache-plain": lab.ours(fit=False).ladder,
-        OWN: lab.ours().ladder,
+        OWN: lab.search("ours-fit", lab.calibration, lab.rungs, refine="fit").ladder,
         MIXED: mixed(lab, budget),
     }
     for name, call in settings(lab):
@@ -64,7 +64,7 @@ def mixed(lab: Lab, budget: int) -> Any:
         {"prompt": prompt, **lab.call, "guidance_scale": SCALES[i % len(SCALES)]}
         for i, prompt in enumerate(lab.calibration)
     ]
-    return lab.search("ours-mix", lab.calibration, [budget], samples=samples, refine="full").ladder
+    return lab.search("ours-mix", lab.calibration, [budget], samples=samples, refine="fit").ladder
 
 
 def settings(lab: Lab) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -20,10 +20,6 @@ from budcache.errors import (
     RecordError,
     SearchError,
 )
-from budcache.jobs.align import align
-from budcache.jobs.estimate import estimate
-from budcache.jobs.fit import fit
-from budcache.jobs.search import search
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined
 from budcache.quiet import silence_torchvision_advice
@@ -32,14 +28,19 @@ if TYPE_CHECKING:
     from budcache.exports.exporting import Exported, export
     from budcache.exports.foreign import import_policy
     from budcache.hub.finding import Found, find
+    from budcache.jobs.align import align
     from budcache.jobs.check import Checked, Promise, check
     from budcache.jobs.compare import compare
+    from budcache.jobs.estimate import estimate
+    from budcache.jobs.fit import fit
+    from budcache.jobs.search import search
     from budcache.models import load
     from budcache.numerics.model import Model, OutputReuse
     from budcache.pipeline import BudcacheScheduler, Handle, PipelineModel, applied, apply
     from budcache.pipeline.recording import recording
     from budcache.records.record import Record
     from budcache.samples.prompts import prompts
+    from budcache.workers import Workers
 
 __version__ = "0.2.0"
 
@@ -67,6 +68,7 @@ __all__ = [
     "RecordError",
     "Refined",
     "SearchError",
+    "Workers",
     "align",
     "applied",
     "apply",
@@ -83,7 +85,7 @@ __all__ = [
     "search",
 ]
 
-# Values load at once; torch and diffusers only when something that needs them is first used.
+# Values load at once; jobs, torch and diffusers only when something that needs them is first used.
 _LATE = {
     "BudcacheScheduler": "budcache.pipeline",
     "Checked": "budcache.jobs.check",
@@ -94,17 +96,22 @@ _LATE = {
     "OutputReuse": "budcache.numerics.model",
     "PipelineModel": "budcache.pipeline",
     "Promise": "budcache.jobs.check",
+    "Workers": "budcache.workers",
+    "align": "budcache.jobs.align",
     "applied": "budcache.pipeline",
     "check": "budcache.jobs.check",
     "compare": "budcache.jobs.compare",
+    "estimate": "budcache.jobs.estimate",
     "export": "budcache.exports.exporting",
     "find": "budcache.hub.finding",
+    "fit": "budcache.jobs.fit",
     "import_policy": "budcache.exports.foreign",
     "load": "budcache.models",
     "apply": "budcache.pipeline",
     "Record": "budcache.records.record",
     "prompts": "budcache.samples.prompts",
     "recording": "budcache.pipeline.recording",
+    "search": "budcache.jobs.search",
     # What of ours a saved pipeline holds. diffusers looks these classes and their bases up in the module that the
     # classes name: this one, so that `import budcache` is enough to load such a pipeline.
     "CappedTokenizer": "budcache.models.tokenizer",

@@ -16,6 +16,7 @@ __all__ = [
     "PolicyError",
     "RecordError",
     "SearchError",
+    "WorkerError",
 ]
 
 
@@ -37,6 +38,10 @@ class SearchError(BudcacheError, ValueError):
 
 class RecordError(SearchError):
     """A record of full runs that cannot be used: damaged, empty, or of another pipeline."""
+
+
+class WorkerError(SearchError):
+    """Workers that could not be started, or that died too often."""
 
 
 class FileError(BudcacheError, OSError):

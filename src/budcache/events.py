@@ -15,7 +15,19 @@ from budcache.mask import Mask
 if TYPE_CHECKING:
     from budcache.policy import Policy
 
-__all__ = ["EntryDone", "Event", "JobName", "Phase", "Planned", "Progress", "RungDone", "Scored", "Updated", "Watch"]
+__all__ = [
+    "EntryDone",
+    "Event",
+    "JobName",
+    "Phase",
+    "Planned",
+    "Progress",
+    "RungDone",
+    "Scored",
+    "Updated",
+    "Watch",
+    "WorkerTold",
+]
 
 JobName: TypeAlias = Literal["search", "fit", "align", "compare"]
 
@@ -113,5 +125,28 @@ class EntryDone:
     job: JobName = "compare"
 
 
-Event: TypeAlias = Planned | Progress | Scored | RungDone | Updated | EntryDone
+@dataclass(frozen=True)
+class WorkerTold:
+    """A worker has begun, has done some of its work, or was lost.
+
+    Attributes:
+        worker: its number, from 0; who takes the place of a lost one has the same.
+        of: how many there are.
+        state: "ready" once it has loaded the pipeline; "working"; "lost" when it died and is replaced; "gone" where
+            there is no room for another one, and the others take over.
+        runs: how many it holds open.
+        sample_calls: that it has made.
+        node: the machine that it is on.
+    """
+
+    job: JobName
+    worker: int
+    of: int
+    state: Literal["ready", "working", "lost", "gone"]
+    runs: int = 0
+    sample_calls: int = 0
+    node: str = ""
+
+
+Event: TypeAlias = Planned | Progress | Scored | RungDone | Updated | EntryDone | WorkerTold
 Watch: TypeAlias = Callable[[Event], None]

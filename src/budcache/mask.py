@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from budcache.errors import PolicyError
 from budcache.wording import quote
 
-__all__ = ["MAX_STEPS", "Mask", "Run"]
+__all__ = ["MAX_STEPS", "Computed", "Mask"]
 
 MAX_STEPS = 1000  # more than any sampler takes; keeps a hostile file from asking for a billion
 
@@ -103,12 +103,12 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Run:
+class Computed:
     """What a run computed: for each of its steps, which of that step's calls of the model. Guidance may make two.
 
     Guidance branches may decide apart. A step of which one of two calls is computed counts half.
 
-    >>> run = Run.of(Mask.parse("110"), Mask.parse("100"))
+    >>> run = Computed.of(Mask.parse("110"), Mask.parse("100"))
     >>> run.calls, run.mask, run.branches
     (1.5, Mask.parse('110'), (Mask.parse('110'), Mask.parse('100')))
     """
@@ -116,7 +116,7 @@ class Run:
     steps: tuple[tuple[bool, ...], ...]
 
     @classmethod
-    def of(cls, *branches: Mask) -> Run:
+    def of(cls, *branches: Mask) -> Computed:
         """A run whose branches have these masks; one mask serves any number of branches."""
         return cls(tuple(zip(*branches, strict=True)))
 

@@ -44,7 +44,7 @@ def _moved(sigma: float, made: Sequence[float], levels: Sequence[float]) -> floa
     """Where a level lies among others, if those it lay among have moved there; all fall."""
     k = min(max(sum(level >= sigma for level in made), 1), len(made) - 1)
     above, below = made[k - 1], made[k]
-    share = (sigma - below) / (above - below)
+    share = (sigma - below) / ((above - below) or 1.0)  # the last two may be equal
     return levels[k] + share * (levels[k - 1] - levels[k])
 
 

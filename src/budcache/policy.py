@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     Field,
@@ -21,15 +21,20 @@ from pydantic import (
     model_validator,
 )
 
-from budcache.errors import FileError, PolicyError
+from budcache.elsewhere import Elsewhere
+from budcache.errors import PolicyError
 from budcache.mask import MAX_STEPS
 from budcache.provenance import Origin, Quality, Refined, Searched
 from budcache.rows import MAX_BLEND, Row
-from budcache.storage.files import read_json, write_json
+from budcache.storage.files import write_json
 from budcache.storage.schema import MaskField, Number, Numbers, Value
 from budcache.wording import quote
 
-__all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "Searched", "load", "parse"]
+if TYPE_CHECKING:
+    from budcache.chosen import from_pretrained, load_ladder, load_policy
+    from budcache.hub.publishing import push
+
+__all__ = ["FORMAT_VERSION", "Ladder", "Origin", "Policy", "Quality", "Refined", "Reuse", "Searched"]
 
 FORMAT_VERSION = 2
 
@@ -103,13 +108,14 @@ class Policy(Value):
                     f"{steps} steps need {steps + 1} sigmas, got {len(self.sigmas)}; "
                     "the last is the noise level after the last step, usually 0.0"
                 )
-            for k, (here, there) in enumerate(pairwise(self.sigmas)):
-                if not here > there:
-                    raise ValueError(f"sigmas must fall at every step, but sigmas[{k}] = {here} is followed by {there}")
-            if self.sigmas[-1] < 0:
-                raise ValueError(f"sigmas end at {self.sigmas[-1]}, below zero; end them at 0.0")
-        if self.origin is not None and len(self.origin.levels) not in (0, steps + 1):
-            raise ValueError(f"{steps} steps have {steps + 1} levels, but origin.levels has {len(self.origin.levels)}")
+            _check_falling("sigmas", self.sigmas)
+        if self.origin is not None and self.origin.levels:
+            levels = self.origin.levels
+            if len(levels) != steps + 1:
+                raise ValueError(f"{steps} steps have {steps + 1} levels, but origin.levels has {len(levels)}")
+            # Schedulers that know whole timesteps only may end with twice the same; Mochi's counts the other way.
+            if self.sigmas is not None or not all(here < there for here, there in pairwise(levels)):
+                _check_falling("origin.levels", levels[:-1] if levels[-1] == levels[-2] else levels)
         if self.weights is not None:
             self._check_rows("weights", [len(row) for row in self.weights])
         if self.rows is not None:
@@ -189,15 +195,10 @@ class Policy(Value):
         """Write the policy as JSON; the file is replaced whole or not at all."""
         return write_json(path, self.model_dump(mode="json", exclude_none=True))
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Policy:
-        """Read a policy file; a ladder file is refused with the budgets to choose from."""
-        found = load(path)
-        if isinstance(found, Ladder):
-            raise PolicyError(
-                f"{path} is a ladder of budgets {found.budgets_text}, not one policy. Choose one of them as the budget."
-            )
-        return found
+    if TYPE_CHECKING:
+        load = staticmethod(load_policy)
+    else:
+        load = Elsewhere("budcache.chosen", "load_policy")
 
 
 class Ladder(Value):
@@ -326,106 +327,19 @@ class Ladder(Value):
         """Write the ladder as JSON; the file is replaced whole or not at all."""
         return write_json(path, self.model_dump(mode="json", exclude_none=True))
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Ladder:
-        """Read a ladder file; a single policy becomes a ladder of one rung."""
-        found = load(path)
-        return found if isinstance(found, Ladder) else cls(rungs=(found,))
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name: str | os.PathLike[str],
-        *,
-        revision: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
-    ) -> Ladder:
-        """Read a ladder from the hub, a folder or a file; downloaded once, it is there without a network, too.
-
-        Args:
-            name: `owner/name` on the hub, or a path.
-            revision: a branch, a tag or a commit; by default the newest.
-            cache_dir: by default the cache of `huggingface_hub`.
-            local_files_only: take it from the cache, and ask nobody.
-            token: as for `huggingface_hub`, for private repositories; it is kept nowhere.
-        """
-        from budcache.hub.reading import located
-
-        place = located(name, revision=revision, cache_dir=cache_dir, local_files_only=local_files_only, token=token)
-        found = _read(place, name)
-        return found if isinstance(found, Ladder) else cls(rungs=(found,))
-
-    def push_to_hub(
-        self,
-        name: str,
-        *,
-        private: bool | None = None,
-        revision: str | None = None,
-        commit_message: str | None = None,
-        base_model: str | None = None,
-        token: str | bool | None = None,
-    ) -> str:
-        """Publish the ladder with a card, in one commit, and return the commit's address.
-
-        Args:
-            name: `owner/name`; made if it is not there.
-            private: whether others may not see it; of a new repository only.
-            revision: a branch, made if it is not there; by default the main one.
-            commit_message: what to say of the change.
-            base_model: the hub id of the model, by which people find the ladder; by default what its origin names.
-            token: as for `huggingface_hub`; by default the one of this machine's login. It is kept nowhere.
-        """
-        from budcache.hub.publishing import push
-
-        return push(
-            self,
-            name,
-            private=private,
-            revision=revision,
-            commit_message=commit_message,
-            base_model=base_model,
-            token=token,
-        )
+    if TYPE_CHECKING:
+        load = staticmethod(load_ladder)
+        from_pretrained = staticmethod(from_pretrained)
+        push_to_hub = push
+    else:
+        load = Elsewhere("budcache.chosen", "load_ladder")
+        from_pretrained = Elsewhere("budcache.chosen", "from_pretrained")
+        push_to_hub = Elsewhere("budcache.hub.publishing", "push", bound=True)
 
 
-_KINDS: dict[str, type[Policy] | type[Ladder]] = {"policy": Policy, "ladder": Ladder}
-
-
-def load(path: str | os.PathLike[str]) -> Policy | Ladder:
-    """Read a policy or ladder, whichever it is: a file, a folder with one, or `owner/name` on the hub."""
-    from budcache.hub.reading import located
-
-    return _read(located(path), path)
-
-
-def _read(place: Path, name: str | os.PathLike[str]) -> Policy | Ladder:
-    """Read the file that a name stands for; a refusal speaks of it by that name, not by its place in a cache."""
-    try:
-        data = read_json(place)
-    except (PolicyError, FileError) as error:
-        raise type(error)(str(error).replace(str(place), str(name))) from None
-    try:
-        return parse(data)
-    except PolicyError as error:
-        raise PolicyError(f"{name}: {error}") from None
-
-
-def parse(data: object) -> Policy | Ladder:
-    """Make the value that already decoded JSON describes."""
-    if not isinstance(data, dict):
-        raise PolicyError(f"a policy is a JSON object, got {type(data).__name__}. Is this the right file?")
-    version = data.get("version")
-    if version is None:
-        raise PolicyError("there is no field 'version', so this is not a policy file. Is this the right file?")
-    # A newer format may have new fields and kinds, so its version is judged before anything else.
-    if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT_VERSION:
-        raise PolicyError(
-            f"the file has format version {quote(version)}, this budcache reads up to {FORMAT_VERSION}. "
-            "Upgrade budcache."
-        )
-    kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise PolicyError(f"field 'kind' is {quote(kind)}, but a file holds a 'policy' or a 'ladder'.")
-    return _KINDS[kind].model_validate(data)
+def _check_falling(name: str, levels: Sequence[float]) -> None:
+    for k, (here, there) in enumerate(pairwise(levels)):
+        if not here > there:
+            raise ValueError(f"{name} must fall at every step, but {name}[{k}] = {here} is followed by {there}")
+    if levels[-1] < 0:
+        raise ValueError(f"{name} end at {levels[-1]}, below zero; end them at 0.0")

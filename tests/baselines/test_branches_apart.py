@@ -21,7 +21,7 @@ from budcache.baselines.teacache import TeaCache
 from budcache.baselines.tuning import Choice, Tuner
 from budcache.comparison import Comparison
 from budcache.comparison.settings import Settings
-from budcache.mask import Run
+from budcache.mask import Computed
 from budcache.report.charts import strips
 
 WAN = "wan-t2v-euler"
@@ -64,7 +64,7 @@ def test_magcaches_branches_are_those_of_a_counter_over_all_calls(data):
         retention=retention,
     )
     assert method.planned().branches == counted_in_calls(ratios, threshold, longest, retention)
-    assert replace(method, apart=False).planned() == Run.of(method.planned().branches[0])
+    assert replace(method, apart=False).planned() == Computed.of(method.planned().branches[0])
 
 
 def test_published_branches_differ_where_the_ratios_do():
@@ -96,11 +96,11 @@ def test_on_wan_teacaches_branches_agree_by_themselves():
 
 
 def test_half_a_step_is_half_a_call():
-    ran = Run(((True, True), (True, False), (False, True), (False, False)))
+    ran = Computed(((True, True), (True, False), (False, True), (False, False)))
     assert ran.calls == 2 and isinstance(ran.calls, int)
-    assert Run(ran.steps[:2]).calls == 1.5
+    assert Computed(ran.steps[:2]).calls == 1.5
     assert (str(ran.mask), [str(mask) for mask in ran.branches]) == ("1110", ["1100", "1010"])
-    midway = Run(((True,), (True, True), (False, False)))  # guidance begins at the second step
+    midway = Computed(((True,), (True, True), (False, False)))  # guidance begins at the second step
     assert [str(mask) for mask in midway.branches] == ["110", "10"]
     assert midway.calls == 2
 
@@ -178,7 +178,7 @@ def test_the_nearer_of_apart_and_together_is_chosen():
             assert tuning._trial(setting, 2).quality(2) <= nearness
     with caching(pipe, chosen, STEPS) as runs:
         pipe(**call(samples[:1], STEPS))
-    assert runs.finished == [Run(tuple(step * (2 // len(step)) for step in chosen.planned().steps))]
+    assert runs.finished == [Computed(tuple(step * (2 // len(step)) for step in chosen.planned().steps))]
     assert sum(spent) <= tuning.sample_calls < sum(spent) + 1
 
 

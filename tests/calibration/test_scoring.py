@@ -188,7 +188,7 @@ def test_pipelines_score_the_same_whatever_is_remembered(name, reuse):
             scorer = PlainScorer(calibration, memory=int(sizes[-1] * share))
             scores.append(list(scorer.score_many(ASKED)))
             calls.append(calibration.calls)
-            sizes.append(scorer.prefixes._memory.size)
+            sizes.append(calibration.prefixes(scorer.scope)._memory.size)
     assert scores[0] == scores[1] == scores[2]
     assert sizes[1] > sizes[2] > sizes[3] == 0
     assert calls[0] <= calls[1] <= calls[2] > calls[0]

@@ -615,6 +615,19 @@ def test_speed_is_measured_in_pairs_with_full_runs(run):
     assert found.full.before_seconds > 0 and found.full.after_seconds > 0
 
 
+def test_what_was_drawn_untimed_is_timed_later_and_nothing_else_is_done_again(run):
+    before, _ = run("uniform", budgets=[2])
+    after, _ = run("uniform", budgets=[2], timed=None)
+    entry, same = after.entry("uniform", 2), before.entry("uniform", 2)
+    assert len(entry.timed_seconds) >= LEAST_PAIRS and not same.timed_seconds
+    assert (entry.seconds, entry.values, entry.calls) == (same.seconds, same.values, same.calls)
+    again, calls = run("uniform", budgets=[2], timed=None)
+    assert again.entry("uniform", 2) == entry and calls == 0  # timed once
+    noisy = not entry.speed.known
+    _, calls = run("uniform", budgets=[2], timed=["uniform"])  # by name it is tried again, if it could not be measured
+    assert (calls > 0) == noisy
+
+
 def test_operations_are_counted_while_drawing(run):
     found, _ = run("uniform", "taylorseer", "dicache", budgets=[3], calibration=["a", "b", "c", "d"])
     assert found.full.equivalents == (STEPS, STEPS)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from budcache import Ladder
-from budcache.recipes import recipe
+from budcache.jobs.recipes import recipe
+from budcache.models import EMBEDDED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["--height", "32", "--width", "32", "--steps", "8", "--budgets", "3", "4", "--count", "2"]
@@ -18,7 +19,7 @@ SCRIPTS = {  # of an example: what it is run on here, and what it draws
     "flux": ("tiny-flux", ["--steps", "8", "--budgets", "3", "4", "--count", "3"], "flux.png"),
     "qwen_image": ("qwen-image", SMALL, "qwen_image.png"),
     "z_image": ("z-image-cfg", SMALL, "z_image.png"),
-    "wan": ("wan-t2v", [*SMALL, "--frames", "5"], "wan.mp4"),
+    "wan": ("tiny-wan", [*SMALL, "--frames", "5"], "wan.webp"),
 }
 
 
@@ -29,7 +30,7 @@ def test_every_script_is_run():
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script(name, tmp_path, monkeypatch, capsys):
     model, options, drawn = SCRIPTS[name]
-    if model != "tiny-flux":
+    if model not in EMBEDDED:
         from zoo import entry
 
         entry(model).build().save_pretrained(tmp_path / "model")
@@ -47,6 +48,7 @@ def test_a_script(name, tmp_path, monkeypatch, capsys):
 def test_a_script_names_what_its_recipe_names(name):
     text, found = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8"), recipe(name.replace("_", "-"))
     assert f'default="{found.model}"' in text
+    assert f'"--budgets", type=int, nargs="+", default={list(found.budgets)}' in text
     for option in ("steps", "count", "height", "width"):
         assert f'"--{option}", type=int, default={getattr(found, option)}' in text
 

@@ -29,7 +29,7 @@ def test_what_is_lost_is_told_beside_the_output(run_here, ladder, tmp_path):
     assert code == 2 and output == "" and "34.4 dB without" in errors and "--approximate" in errors
     code, output, errors = run_here(*command, "--approximate", "--json")
     assert code == 0 and "34.4 dB without" in json.loads(output)["lost"][0]
-    code, output, errors = run_here(*command, "--approximate")
+    code, output, errors = run_here(*command, "--approximate", "--force")
     assert errors.startswith("lost: ") and output
 
 
@@ -53,8 +53,12 @@ def test_a_policy_by_hand_and_from_others(run_here, tmp_path):
     code, output, _ = run_here("policy", "--steps", 28, "--computed", "0,4,8", "--out", file)
     assert code == 0 and "3" in output and Policy.load(file).mask.computed == (0, 4, 8)
     torch.save({"cache_step": [1, 2]}, tmp_path / "flux_4nfe2_h0.pt")
-    code, output, _ = run_here("policy", tmp_path / "flux_4nfe2_h0.pt", "--out", file, "--json")
+    code, output, errors = run_here("policy", tmp_path / "flux_4nfe2_h0.pt", "--out", file, "--json")
+    assert code == 2 and output == "" and "--force" in errors
+    code, output, _ = run_here("policy", tmp_path / "flux_4nfe2_h0.pt", "--out", file, "--json", "--force")
     assert json.loads(output) == {"policy": str(file), "mask": "1001", "calls": 2}
     assert Policy.load(file).reuse == "residual"
-    code, _, errors = run_here("policy", "--steps", 28, "--computed", "0,four", "--out", file)
+    code, _, errors = run_here("policy", "--computed", "0,4", "--out", file, "--force")
+    assert code == 2 and "--steps" in errors
+    code, _, errors = run_here("policy", "--steps", 28, "--computed", "0,four", "--out", file, "--force")
     assert code == 2 and "0,4,8" in errors

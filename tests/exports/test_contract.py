@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ each_runtime = pytest.mark.parametrize(
 )  # fmt: skip
 
 
-def place(target: Target, folder: Path) -> Path:
-    return folder / "exported.py" if target.is_module else folder / "exported"
+def place(target: Target, folder: Path, runtime: str | None = None) -> Path:
+    return folder / ("exported.py" if target.writes_module(runtime) else "exported")
 
 
 def written(path: Path) -> dict[str, str]:
@@ -36,14 +37,14 @@ def written(path: Path) -> dict[str, str]:
 @each_kind
 def test_what_is_written_says_what_it_is_and_how_to_run_it(target, runtime, kind, tmp_path):
     options = {"approximate": True, "runtime": runtime}
-    made = budcache.export(policies()[kind], target.name, place(target, tmp_path), **options)
+    made = budcache.export(policies()[kind], target.name, place(target, tmp_path, runtime), **options)
     files = written(made.path)
     assert files and "\n" not in made.run and str(tmp_path) in made.run
     whole = "\n".join(files.values())
     if target.name != "sigmas":  # a bare list
         assert "Made by budcache" in whole and "Apache-2.0" in whole and f"{CALLS} of {len(MASK)} model calls" in whole
     assert "{{ " not in whole and "{out}" not in made.run
-    again = budcache.export(policies()[kind], target.name, place(target, tmp_path / "again"), **options)
+    again = budcache.export(policies()[kind], target.name, place(target, tmp_path / "again", runtime), **options)
     assert written(again.path) == files
     for name, text in files.items():
         if name.endswith(".json"):
@@ -53,7 +54,9 @@ def test_what_is_written_says_what_it_is_and_how_to_run_it(target, runtime, kind
 @each_runtime
 @each_kind
 def test_code_that_is_written_is_code_and_imports_no_budcache(target, runtime, kind, tmp_path):
-    made = budcache.export(policies()[kind], target.name, place(target, tmp_path), approximate=True, runtime=runtime)
+    made = budcache.export(
+        policies()[kind], target.name, place(target, tmp_path, runtime), approximate=True, runtime=runtime
+    )
     for name, text in written(made.path).items():
         if name.endswith(".py"):
             imported = {
@@ -65,13 +68,32 @@ def test_code_that_is_written_is_code_and_imports_no_budcache(target, runtime, k
             assert not [name for name in imported if name.startswith("budcache")]
 
 
+HOSTILE = (
+    'x"""\nimport os; open("PWNED", "w")\nZ = r"""\r\n$(touch SHELL)\u2028`id` {{ policy }} \\ ' + "{out} " + "y" * 4000
+)
+HEADER = re.compile(r"(?<=from a policy of )[A-Za-z0-9_./@ -]{1,120}(?=: 5 of 12 model calls)")
+
+
+@each_runtime
+@each_kind
+def test_a_model_s_name_is_words_in_what_is_written_whatever_it_is(target, runtime, kind, tmp_path):
+    """A ladder may come from anybody. A name that tries to be code changes nothing but the line that names it."""
+    tidy = policies()[kind]
+    hostile = tidy.model_copy(update={"origin": tidy.origin.model_copy(update={"model": HOSTILE})})
+    options = {"approximate": True, "runtime": runtime}
+    expected = written(budcache.export(tidy, target.name, place(target, tmp_path / "a", runtime), **options).path)
+    found = written(budcache.export(hostile, target.name, place(target, tmp_path / "b", runtime), **options).path)
+    assert {name: HEADER.sub("tiny-flux", text) for name, text in found.items()} == expected
+
+
 @each_target
 @each_kind
 def test_what_is_lost_is_said_and_has_to_be_agreed_to(target, kind, tmp_path):
     policy, path = policies()[kind], place(target, tmp_path)
     made = budcache.export(policy, target.name, path, approximate=True)
     if not made.lost:
-        assert budcache.export(policy, target.name, place(target, tmp_path / "again")) is not None
+        agreed = budcache.export(policy, target.name, place(target, tmp_path / "again"))
+        assert written(agreed.path) == written(made.path) and agreed.lost == ()
         return
     with pytest.raises(PolicyError, match="--approximate") as refusal:
         budcache.export(policy, target.name, place(target, tmp_path / "again"))
@@ -110,7 +132,11 @@ def test_a_loss_is_said_in_decibels_where_both_figures_are_on_record(tmp_path):
         "the blend of past outputs is left out (39.1 dB with it, 34.4 dB without, on held-out prompts)",
     )
     made = budcache.export(policies()["rows"], "sigmas", tmp_path / "b", approximate=True)
-    assert "not on record" in made.lost[0]
+    assert "not on record" in made.lost[0] and "`budcache fit`" in made.lost[0]
+    fitted = policies()["weights"].quality.model_copy(update={"used_to_fit": True})
+    policy = policies()["weights"].model_copy(update={"quality": fitted})
+    made = budcache.export(policy, "sigmas", tmp_path / "c", approximate=True)
+    assert "34.4 dB without, on the prompts that it was fitted on" in made.lost[0]
 
 
 @each_target
@@ -144,7 +170,7 @@ def test_levels_that_mean_something_else_are_refused(name, tmp_path):
         ({"to": "comfy"}, "Did you mean comfyui"),
         ({"to": "sigmas", "budget": 7}, "nearest below has 5"),
         ({"to": "cache-dit", "runtime": "vllm"}, "cache-dit, sglang, xdit"),
-        ({"to": "sigmas", "runtime": "vllm"}, "one only"),
+        ({"to": "sigmas", "runtime": "vllm"}, "one runtime only. Leave --for"),
         ({"to": "diffusers", "size": (64, 128)}, "every size"),
     ],
 )
@@ -167,11 +193,68 @@ def test_levels_that_do_not_end_at_zero_are_refused(tmp_path):
             budcache.export(policy, target, tmp_path / "a")
 
 
-@pytest.mark.parametrize("target", ["mflux", "diffsynth"])
+@pytest.mark.parametrize("target", ["mflux", "diffsynth", "magcache"])
 @pytest.mark.parametrize("name", ["mflux.py", "diffsynth.py", "my-policy.py", "policy"])
 def test_a_module_needs_a_name_that_can_be_imported(target, name, tmp_path):
     with pytest.raises(PolicyError, match=r"policy\.py"):
-        budcache.export(policies()["plain"], target, tmp_path / name)
+        budcache.export(policies()["plain"], target, tmp_path / name, approximate=True)
+
+
+@each_target
+def test_files_are_not_replaced_unasked(target, tmp_path):
+    path = place(target, tmp_path)
+    budcache.export(policies()["plain"], target.name, path, approximate=True)
+    before = written(path)
+    with pytest.raises(FileError, match=r"--force \(force=True in Python\)"):
+        budcache.export(policies()["levels"], target.name, path, approximate=True)
+    assert written(path) == before
+    budcache.export(policies()["levels"], target.name, path, approximate=True, force=True)
+
+
+@each_target
+def test_a_second_expert_is_not_passed_over(target, tmp_path):
+    """Wan 2.2: the pipeline of diffusers changes networks by itself, others run one, and caches listen to one."""
+    for kind in ("plain", "residual"):
+        policy = policies()[kind]
+        policy = policy.model_copy(update={"origin": policy.origin.model_copy(update={"switch": 4})})
+        if kind == "residual" or "output" not in target.reuses:
+            with pytest.raises(PolicyError, match=r"two networks, the second from step 4 on"):
+                budcache.export(policy, target.name, place(target, tmp_path / kind), approximate=True)
+        else:
+            lost = budcache.export(policy, target.name, place(target, tmp_path / kind), approximate=True).lost
+            assert any("at step 4" in clause for clause in lost) == (target.name != "diffusers")
+
+
+def test_a_workflow_of_another_model_is_not_flux_s(tmp_path):
+    known = {"pipeline": "WanPipeline", "guidance": 5.0, "frames": 81, "width": 832, "height": 480}
+    for kind in ("plain", "rows"):
+        policy = policies()[kind]
+        policy = policy.model_copy(update={"origin": policy.origin.model_copy(update=known)})
+        made = budcache.export(policy, "comfyui", tmp_path / kind)
+        nodes = json.loads((made.path / "example_workflows" / "policy-api.json").read_text())
+        kinds = {node["class_type"] for node in nodes.values()}
+        assert not kinds & {"FluxGuidance", "BasicGuider", "DualCLIPLoader", "EmptySD3LatentImage"}
+        assert nodes["guider"]["class_type"] == "CFGGuider" and nodes["guider"]["inputs"]["cfg"] == 5.0
+        assert nodes["guider"]["inputs"]["negative"] == ["negative", 0]
+        assert nodes["latent"]["inputs"] == {"width": 832, "height": 480, "length": 81, "batch_size": 1}
+        assert "the loaders that WanPipeline needs" in made.run
+
+
+def test_a_policy_of_another_model_is_not_written_into_a_pipeline(tmp_path):
+    policy = policies()["plain"]
+    policy = policy.model_copy(
+        update={"origin": policy.origin.model_copy(update={"denoiser": "FluxTransformer2DModel"})}
+    )
+    with pytest.raises(PolicyError, match="FluxTransformer2DModel, which tiny-wan does not have"):
+        budcache.export(policy, "diffusers", tmp_path / "a", pipeline="tiny-wan")
+    with pytest.raises(PolicyError, match="WanPipeline takes no sigmas="):
+        budcache.export(Policy(mask="1010"), "sigmas", tmp_path / "a", pipeline="tiny-wan")
+    assert not (tmp_path / "a").exists()
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path):
+    with pytest.raises(PolicyError, match=r"--approximate.* Besides, .*--pipeline"):
+        budcache.export(Policy(mask="1010", reuse="residual"), "comfyui", tmp_path / "a")
 
 
 def test_folders_are_not_written_into_unasked(tmp_path):

@@ -52,6 +52,7 @@ for name in ("plain", "levels", "weights", "rows", "features"):
     sys.path.insert(0, f"{home}/{name}")
     pipe.scheduler = importlib.import_module("policy_scheduler").PolicyScheduler.from_pretrained(f"{home}/{name}")
     found[name] = draw(pipe)
+    found[f"{name}, larger"] = draw(pipe, height=128, width=128)
     sys.path.remove(f"{home}/{name}")
     del sys.modules["policy_scheduler"]
 found["again"], found["two"] = draw(pipe), draw(pipe, num_images_per_prompt=2)
@@ -64,14 +65,28 @@ found["residual"] = draw(pipe)
 found["residual again"] = draw(pipe)
 pipe.transformer.disable_cache()
 whole = DiffusionPipeline.from_pretrained(f"{home}/whole", trust_remote_code=True)
+generator = torch.Generator().manual_seed(0)
+printed = {"height": 64, "width": 64, "max_sequence_length": 12, "num_inference_steps": steps}
+found["printed"] = whole("red apple", **printed, output_type="latent", generator=generator).images
 said["class"] = type(whole.scheduler).__name__
 found["whole"] = draw(whole)
+for name in ("tiny-wan", "tiny-wan-large"):
+    clips = DiffusionPipeline.from_pretrained(f"{home}/{name}", trust_remote_code=True)
+    clips.set_progress_bar_config(disable=True)
+    generator = torch.Generator().manual_seed(0)
+    found[name] = clips(**json.loads(sys.argv[5]), generator=generator).frames
 said["trust"] = refused(lambda: DiffusionPipeline.from_pretrained(f"{home}/whole"))
 said["budcache"] = [name for name in sys.modules if name.partition(".")[0] == "budcache"]
 torch.save(found, f"{home}/found.pt")
 pathlib.Path(home, "said.json").write_text(json.dumps(said))
 """
 )
+
+
+WANS = sorted(set(models.EMBEDDED) - {"tiny-flux"})
+CLIPS = budcache.Policy(mask="1101")
+CLIP = {"prompt": "red apple", "height": 32, "width": 32, "num_frames": 5, "num_inference_steps": 4}
+CLIP |= {"output_type": "latent", "max_sequence_length": 16}
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +96,24 @@ def outside(tmp_path_factory):
     for name, policy in policies(levels()).items():
         if name != "guided":
             budcache.export(policy, "diffusers", home / name)
-    budcache.export(policies(levels())["features"], "diffusers", home / "whole", pipeline="tiny-flux")
-    command = [sys.executable, "-c", PROGRAM, home, models.folder("tiny-flux"), json.dumps(PROMPT), STEPS]
+    made = budcache.export(policies(levels())["features"], "diffusers", home / "whole", pipeline="tiny-flux")
+    assert made.run.endswith("(prompt, num_inference_steps=12, height=64, width=64, max_sequence_length=12)")
+    for name in WANS:
+        budcache.export(CLIPS, "diffusers", home / name, pipeline=name)
+    call = map(json.dumps, (PROMPT, STEPS, CLIP))
+    command = [sys.executable, "-c", PROGRAM, home, models.folder("tiny-flux"), *call]
     # Code that is trusted is copied into a cache of diffusers; this one is ours, and nothing is asked of the network.
     alone = {**os.environ, "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=alone)
     assert done.returncode == 0, done.stderr
     return torch.load(home / "found.pt"), json.loads((home / "said.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["plain", "levels", "weights", "rows", "features"])
+def test_at_another_size_it_draws_what_budcache_draws_there(outside, kind):
+    """Also on noise levels of its own, which move as the pipeline's do."""
+    expected = drawn(policies(levels())[kind], height=128, width=128)
+    assert (outside[0][f"{kind}, larger"] - expected).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["plain", "levels", "weights", "rows", "features", "residual"])
@@ -103,6 +129,25 @@ def test_a_whole_pipeline_is_loaded_with_its_policy_if_it_is_trusted(outside):
     assert torch.equal(found["whole"], found["features"])
     assert "trust_remote_code=True" in said["trust"]
     assert said["budcache"] == []
+
+
+def test_what_is_printed_draws_what_the_embedded_model_draws(outside):
+    """Which has a size and a length of texts of its own, that stock diffusers does not know."""
+    pipe = budcache.load("tiny-flux")
+    pipe.set_progress_bar_config(disable=True)
+    with budcache.applied(pipe, policies(levels())["features"]):
+        expected = pipe("red apple", output_type="latent", generator=torch.Generator().manual_seed(0)).images
+    assert (outside[0]["printed"] - expected).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", WANS)
+def test_every_embedded_model_is_written_whole(outside, name):
+    """Also those that share files with others."""
+    pipe = budcache.load(name)
+    pipe.set_progress_bar_config(disable=True)
+    with budcache.applied(pipe, CLIPS):
+        expected = pipe(**CLIP, generator=torch.Generator().manual_seed(0)).frames
+    assert (outside[0][name] - expected).abs().max() <= 1e-5
 
 
 def test_a_scheduler_can_be_used_again_and_on_batches(outside):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 import budcache
-from budcache import FileError, Mask, PolicyError, import_policy
+from budcache import BudcacheError, FileError, Mask, PolicyError, import_policy
 
 SKIPPED = [1, 2, 4, 5, 7]
 SIGMAS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.2)
@@ -63,6 +64,9 @@ def test_learned_levels_are_read_along(last, tmp_path):
         ({"cache_step": [True]}, 8, "whole numbers"),
         ({"cache_step": None}, 8, "whole numbers"),
         ({"cache_step": SKIPPED, "student_steps": 10**9}, None, "1000000000"),
+        ({"cache_step": SKIPPED, "student_steps": True}, None, "--steps"),
+        ({"cache_step": SKIPPED, "schedule_mask": 5}, None, "schedule_mask of .* is 5"),
+        ({"cache_step": SKIPPED, "schedule_mask": torch.tensor(1)}, None, "schedule_mask of .* is 1"),
         ({"cache_step": SKIPPED, "student_steps": 8}, 9, "8 steps, not of 9"),
         ({"cache_step": SKIPPED, "student_steps": 8, "learned_sigmas": "high"}, None, "learned_sigmas"),
         ({"cache_step": SKIPPED, "student_steps": 8, "learned_sigmas": [0.5, 1.0]}, None, "sigmas"),
@@ -150,7 +154,17 @@ def test_settings_without_a_mask_are_refused(text, tmp_path):
         import_policy(tmp_path / "m.yaml")
 
 
+def test_a_few_aliases_do_not_become_a_book(tmp_path):
+    """Nine levels of nine references each are 400 million values; only their beginning is quoted."""
+    lines = ["a: &a [1]", *(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]" for a, b in pairwise("abcdefghi"))]
+    (tmp_path / "m.yaml").write_text("\n".join([*lines, "steps_computation_mask: *i"]))
+    with pytest.raises(PolicyError, match="is not plain YAML"):
+        import_policy(tmp_path / "m.yaml")
+
+
 def test_what_was_exported_can_be_imported(tmp_path):
+    (tmp_path / "no-ending").write_text("steps_computation_mask: [1, 0]")
+    assert str(import_policy(str(tmp_path / "no-ending")).mask) == "10"
     policy = budcache.Policy(mask="110010", reuse="residual")
     budcache.export(policy, "cache-dit", tmp_path / "m.yaml", approximate=True)
     assert import_policy(tmp_path / "m.yaml") == policy
@@ -176,8 +190,13 @@ def test_steps_by_hand():
         ({"source": "1021"}, "'2'"),
         ({"source": [0, 1]}, "step 0"),
         ({"source": []}, "at least one"),
+        ({"computed": [0], "steps": 4.0}, r"steps must be whole, but 4\.0"),
+        ({"computed": [0], "steps": "4"}, "steps must be whole, but '4'"),
+        ({"source": "1010", "steps": "4"}, "steps must be whole"),
+        ({"computed": ["a"], "steps": 4}, "computed must be whole"),
+        ({"computed": 3, "steps": 4}, "a list of steps"),
     ],
 )
 def test_what_is_no_mask_is_refused(given, words):
-    with pytest.raises(PolicyError, match=words):
+    with pytest.raises(BudcacheError, match=words):
         import_policy(given.pop("source", None), **given)

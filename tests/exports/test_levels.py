@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import budcache
-from budcache import Origin, PipelineModel, Policy, PolicyError
+from budcache import Origin, PipelineError, PipelineModel, Policy, PolicyError
 from budcache.exports.levels import levels_for
-from exports.policies import LEVELS, MASK, ORIGIN, PROMPT, SIGMAS, SIZE, STEPS, policies, stock
+from budcache.plan import own_levels
+from exports.policies import LEVELS, MASK, ORIGIN, PROMPT, SIGMAS, SIZE, STEPS, stock
 
 
 def own(height: int, width: int) -> tuple[float, ...]:
@@ -30,29 +31,42 @@ def made_at(height: int, width: int, **settings: object) -> Policy:
 @pytest.mark.parametrize("there", [(64, 64), (128, 64), (96, 160), (256, 256)])
 def test_levels_move_with_the_size_as_the_pipeline_moves_them(there):
     here = made_at(96, 64)
-    assert levels_for(here, None, None) == here.origin.levels == levels_for(here, (96, 64), None)
-    assert levels_for(here, there, None) == pytest.approx(own(*there), abs=2e-6)
+    assert levels_for(here, None).own == here.origin.levels == levels_for(here, (96, 64)).own
+    assert levels_for(here, there).own == levels_for(here, there).full == pytest.approx(own(*there), abs=2e-6)
 
 
 def test_a_model_is_asked_where_a_policy_does_not_know():
     policy = Policy(mask=MASK)
     with pytest.raises(PolicyError, match="--pipeline"):
-        levels_for(policy, None, None)
-    assert levels_for(policy, (128, 64), "tiny-flux") == own(128, 64)
+        levels_for(policy, None)
+    assert levels_for(policy, (128, 64), stock()).own == own(128, 64)
     at = Policy(mask=MASK, origin=Origin(height=128, width=64))
-    assert levels_for(at, None, "tiny-flux") == own(128, 64)
+    assert levels_for(at, None, stock()).own == own(128, 64)
 
 
-def test_own_levels_are_for_every_size():
-    policy = policies()["levels"]
-    assert levels_for(policy, None, None) == levels_for(policy, (SIZE, SIZE), None) == SIGMAS
+@pytest.mark.parametrize("ask", [False, True])
+def test_own_levels_move_as_they_do_in_serving(ask):
+    policy = made_at(SIZE, SIZE).model_copy(update={"sigmas": SIGMAS})
+    pipe = stock() if ask else None
+    assert levels_for(policy, None, pipe).own == levels_for(policy, (SIZE, SIZE), pipe).own == SIGMAS
+    call = {**PROMPT, "height": 128, "width": 128, "num_inference_steps": STEPS, "output_type": "latent"}
+    with budcache.applied(stock(), policy):
+        stock()(**call)
+        served = stock().scheduler.inner.sigmas.tolist()
+    assert levels_for(policy, (128, 128), pipe).own == pytest.approx(served, abs=2e-6)
+    assert max(abs(a - b) for a, b in zip(served, SIGMAS, strict=True)) > 1e-3
+
+
+def test_own_levels_of_an_unknown_size_are_not_moved():
+    policy = Policy(mask=MASK, sigmas=SIGMAS)
+    assert levels_for(policy, None) == (SIGMAS, ())
     with pytest.raises(PolicyError, match="Leave the size out"):
-        levels_for(policy, (128, 128), None)
+        levels_for(policy, (128, 128))
 
 
 def test_levels_that_are_not_shifted_by_size_stay():
     origin = ORIGIN.model_copy(update={"scheduler_settings": {"shift": 3.0}, "levels": SIGMAS})
-    assert levels_for(Policy(mask=MASK, origin=origin), (999, 17), None) == SIGMAS
+    assert levels_for(Policy(mask=MASK, origin=origin), (999, 17)).own == SIGMAS
 
 
 @pytest.mark.parametrize(
@@ -67,7 +81,7 @@ def test_what_cannot_be_moved_is_refused(update, words):
     policy = made_at(64, 64)
     policy = policy.model_copy(update={"origin": policy.origin.model_copy(update=update)})
     with pytest.raises(PolicyError, match=f"{words}.*--pipeline"):
-        levels_for(policy, (256, 256), None)
+        levels_for(policy, (256, 256))
 
 
 def test_terminal_shifts_are_followed():
@@ -84,7 +98,7 @@ def test_terminal_shifts_are_followed():
 
     told = {"height": 512, "width": 512, "levels": at(32 * 32), "scheduler_settings": settings}
     policy = Policy(mask=MASK, origin=ORIGIN.model_copy(update=told))
-    assert levels_for(policy, (1024, 768), None) == pytest.approx(at(64 * 48), abs=2e-6)
+    assert levels_for(policy, (1024, 768)).own == pytest.approx(at(64 * 48), abs=2e-6)
 
 
 def test_searches_keep_the_levels_of_their_runs(tmp_path):
@@ -106,3 +120,52 @@ def test_searches_keep_the_levels_of_their_runs(tmp_path):
 def test_levels_of_an_origin_fit_the_steps():
     with pytest.raises(PolicyError, match=r"origin\.levels has 2"):
         Policy(mask="10", origin=Origin(levels=(1.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("levels", "words"),
+    [
+        ((1.0, 1.0, 0.0), r"origin\.levels\[0\] = 1\.0 is followed by 1\.0"),
+        ((0.5, 1.0, 0.0), "must fall"),
+        ((1.0, 0.5, 0.7), "must fall"),
+        ((1.0, 0.5, -0.1), "below zero"),
+    ],
+)
+def test_levels_of_an_origin_fall(levels, words):
+    with pytest.raises(PolicyError, match=words):
+        Policy(mask="10", origin=Origin(levels=levels))
+
+
+def test_levels_of_an_origin_may_end_with_twice_the_same():
+    """As those of DDIM, which steps by whole timesteps; nothing is divided by their difference."""
+    policy = Policy(mask="10", sigmas=(1.0, 0.3, 0.0), origin=Origin(levels=(1.0, 0.0, 0.0)))
+    assert own_levels(policy, (1.0, 0.5, 0.0)) == pytest.approx((1.0, 0.65, 0.0))
+
+
+def test_levels_of_an_origin_may_rise_where_nothing_is_moved_by_them():
+    """As those of Mochi's scheduler, which counts noise the other way round."""
+    origin = Origin(levels=(0.0, 0.4, 1.0))
+    assert Policy(mask="10", origin=origin).origin == origin
+    with pytest.raises(PolicyError, match="must fall"):
+        Policy(mask="10", sigmas=(1.0, 0.3, 0.0), origin=origin)
+
+
+def test_a_pipeline_that_is_asked_has_to_be_a_flow_model(tmp_path):
+    """Whoever says nothing of the scheduler gets no options for another kind of model."""
+    from diffusers import EulerDiscreteScheduler
+
+    pipe = budcache.load("tiny-flux")
+    pipe.scheduler = EulerDiscreteScheduler()
+    pipe.save_pretrained(tmp_path / "unet")
+    for to in ("sdcpp", "comfyui", "sigmas"):
+        for policy in (Policy(mask=MASK), Policy(mask=MASK, sigmas=SIGMAS)):
+            with pytest.raises(PolicyError, match=r"EulerDiscreteScheduler.*flow models"):
+                budcache.export(policy, to, tmp_path / "out", pipeline=tmp_path / "unet")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pipeline_that_is_asked_has_the_scheduler_of_the_policy(tmp_path):
+    origin = Origin(scheduler="UniPCMultistepScheduler", scheduler_settings={"use_flow_sigmas": True})
+    policy = Policy(mask=MASK, sigmas=SIGMAS, origin=origin)
+    with pytest.raises(PipelineError, match="made for UniPCMultistepScheduler"):
+        budcache.export(policy, "sigmas", tmp_path / "out", pipeline="tiny-flux", approximate=True)

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from budcache import Ladder, Policy
+from budcache import Ladder, Origin, Policy
 from budcache.exports import runtime
 from budcache.numerics.rollout import rollout
-from budcache.plan import Plan
+from budcache.plan import Plan, own_levels
 from budcache.rows import Features, Row
-from exports.policies import SIGMAS, STEPS, policies
+from exports.policies import LEVELS, STEPS, policies
 
 number = st.floats(-1.5, 1.5, width=32)
 
@@ -49,7 +49,7 @@ class Model:
 def elsewhere(policy: Policy, x: torch.Tensor) -> torch.Tensor:
     """The loop of an exported sampler."""
     found = runtime.read_policy(json.dumps(policy.model_dump(mode="json", exclude_none=True)))
-    levels, run = runtime.levels_of(found), runtime.Run(found, lambda x: x, _each)
+    levels, run = runtime.levels_of(found), runtime.Runner(found, lambda x: x, _each)
     for here, there in pairwise(levels):
         x = run.step(x, Model().compute(x, torch.tensor(here, dtype=torch.float64))[0], there - here)
     return x
@@ -70,9 +70,24 @@ def test_a_run_elsewhere_ends_where_a_rollout_does(policy, samples):
 @pytest.mark.parametrize("kind", ["plain", "levels", "weights", "rows", "features"])
 def test_levels_are_those_of_the_computed_steps(kind):
     policy = policies()[kind].model_dump(mode="json", exclude_none=True)
-    full = policies()[kind].sigmas or SIGMAS
+    full = policies()[kind].sigmas or LEVELS
     computed = [k for k, bit in enumerate(policy["mask"]) if bit == "1"]
-    assert runtime.levels_of(policy, SIGMAS) == [full[k] for k in (*computed, STEPS)]
+    assert runtime.levels_of(policy, LEVELS) == [full[k] for k in (*computed, STEPS)]
+
+
+falling = st.lists(st.floats(0.001, 1.0), min_size=4, max_size=4, unique=True).map(
+    lambda found: (*sorted(found, reverse=True), 0.0)
+)
+
+
+@given(falling, falling, falling)
+def test_own_levels_move_as_in_serving(sigmas, made, full):
+    policy = Policy(mask="1010", sigmas=sigmas, origin=Origin(levels=made))
+    found = policy.model_dump(mode="json", exclude_none=True)
+    assert runtime.own_levels(found, full) == list(own_levels(policy, full))
+    moved = own_levels(policy, full)
+    assert runtime.levels_of(found, full) == [moved[0], moved[2], 0.0]
+    assert runtime.levels_of(found) == [sigmas[0], sigmas[2], 0.0]
 
 
 @pytest.mark.parametrize(

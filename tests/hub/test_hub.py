@@ -17,12 +17,14 @@ import yaml
 from hub_server import Hub
 from hypothesis import given
 from hypothesis import strategies as st
+from loras import random_lora
 
 from budcache import FileError, Ladder, Mask, Origin, Policy, PolicyError, Quality
+from budcache.hub import finding
 from budcache.hub.card import card
 from budcache.hub.picture import draw
 from budcache.hub.published import Published
-from budcache.hub.reading import Repository, located, named
+from budcache.hub.reading import Repository, local, named
 from budcache.storage.files import MAX_FILE_BYTES
 
 TOKEN = "hf_ThisTokenIsNeverWrittenAnywhere"
@@ -267,11 +269,14 @@ def test_find_by_weights_and_the_commands(world):
     import budcache
     from budcache.pipeline.origin import describe
 
-    weights = describe(budcache.load("tiny-flux")).weights
+    pipe = budcache.load("tiny-flux")
+    weights = describe(pipe).weights
+    random_lora(world.folder / "lora.safetensors", pipe)
     ladder(model="some-folder", weights=weights).save(world.folder / "tiny.json")
-    pushed, listed, shown, drawn, exported, none, missing = world.commands(
+    pushed, listed, with_lora, shown, drawn, exported, none, missing = world.commands(
         ["push", "tiny.json", "me/tiny", "--base-model", "me/tiny-flux"],
         ["find", "tiny-flux", "--json"],
+        ["find", "tiny-flux", "--lora", "lora.safetensors", "--json"],
         ["show", "me/tiny"],
         ["generate", "tiny-flux", "-p", "apple", "--policy", "me/tiny", "-b", "4", "-o", "apple.png", "--json"],
         ["export", "me/tiny", "--to", "sigmas", "-b", "4", "-o", "levels.json", "--approximate"],
@@ -282,11 +287,23 @@ def test_find_by_weights_and_the_commands(world):
     assert pushed[0] == 0 and f"{world.hub.url}/me/tiny/commit/" in pushed[1], pushed
     found = [(each["name"], each["same_weights"], each["base_model"]) for each in json.loads(listed[1])]
     assert found == [("me/tiny", True, "me/tiny-flux")]
+    assert [each["same_weights"] for each in json.loads(with_lora[1])] == [False]
     assert "ladder of 3 rungs, 28 steps" in shown[1] and not shown[2]
     assert json.loads(drawn[1])["samples"][0]["calls"] == 4
     assert "no file" not in exported[2] and "the hub" not in exported[2]
     assert "the hub has no ladder for nobody/nothing yet" in none[1]
     assert missing[0] == 2 and missing[2].startswith("budcache: the hub has no me/nowhere")
+
+
+def test_a_ladder_of_the_hub_is_read_once_and_leaves_nothing_where_one_works(world):
+    """What is checked is what is served, whoever pushes meanwhile; and a measurement has no file to lie beside."""
+    before, there = len(world.hub.asked), set(world.folder.iterdir())
+    options = ["-p", "apple", "--policy", "me/flux", "--seconds", "600", "--height", "32", "--width", "32", "--json"]
+    (drawn,) = world.commands(["generate", "tiny-flux", *options, "-o", "timed.png"])
+    assert drawn[0] == 0 and "fits into 600 s" in json.loads(drawn[1])["reason"], drawn
+    assert set(world.folder.iterdir()) - there == {world.folder / "timed.png"}
+    # Ours before a download, and that of huggingface_hub, which finds it in the cache.
+    assert world.asked_since(before) == ["HEAD /me/flux/resolve/main/ladder.json"] * 2
 
 
 def test_the_token_is_nowhere(world):
@@ -338,6 +355,41 @@ def test_the_picture_is_a_picture_of_its_own(made):
     assert len(curve) == (len(made) > 1)
 
 
+def test_figures_of_fitted_samples_are_bounds_wherever_they_stand():
+    """As `Quality.text` says it: new prompts do worse, and a standard error says nothing of them."""
+    fitted = Quality(psnr=45.123456789, psnr_error=0.3, samples=4, used_to_fit=True)
+    made = Ladder.of(rung.model_copy(update={"quality": fitted}) for rung in ladder())
+    picture, said = draw(made), Published.of(made)
+    assert "&lt; 45.1" in picture and "±" not in picture and "standard error" not in picture
+    assert 'class="band"' not in picture or "new ones do worse" in picture
+    assert said.used_to_fit and said.quality == "< 45.1" and said.psnr == (45.12,) * 3
+    assert Published.read(said.data()) == said
+    kept_out = Published.of(ladder())
+    assert kept_out.quality == "24.0 to 29.0" and "used_to_fit" not in kept_out.data()
+    assert "24.0 ± 0.5" in draw(ladder()) and "with its standard error" in draw(ladder())
+
+
+def test_a_ladder_made_with_a_lora_is_for_that_lora():
+    """The weights under it are the same, but not what is at work."""
+    lora = ("turbo (0123abcd) at 1",)
+    made = {"me/plain": ladder(), "me/lora": ladder(adapters=lora)}
+    entries = {
+        name: {"id": name, "tags": ["budcache-0123456789abcdef"], "cardData": {"budcache": Published.of(each).data()}}
+        for name, each in made.items()
+    }
+
+    def found(adapters):
+        read = [finding.read_entry(entry, "0123456789abcdef", adapters) for entry in entries.values()]
+        wanted = dict.fromkeys(("height", "width", "frames", "guidance"))
+        ranked = sorted(read, key=lambda each: finding._distance(each, 28, wanted))
+        return [(each.name, each.same_weights) for each in ranked]
+
+    assert found(()) == [("me/plain", True), ("me/lora", False)]
+    assert found(lora) == [("me/lora", True), ("me/plain", False)]
+    read = finding.read_entry(entries["me/lora"], None, ())
+    assert "with turbo (0123abcd) at 1" in str(read) and not read.same_adapters
+
+
 def test_an_unmeasured_ladder_has_strips_alone():
     made = Ladder.of([Policy(mask="1010"), Policy(mask="1011")])
     assert 'class="line"' not in draw(made) and draw(made).count('class="on"') == 2
@@ -374,7 +426,7 @@ def test_no_name_leads_out_of_the_cache(text, revision):
 def test_what_is_here_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ladder().save("me/flux/ladder.json")
-    assert located("me/flux") == Path("me/flux/ladder.json")
+    assert local("me/flux") == Path("me/flux/ladder.json")
     assert Ladder.from_pretrained("me/flux") == Ladder.load("me/flux/ladder.json") == ladder()
     ladder()[4].save("me/one")
     assert Ladder.from_pretrained("me/one").budgets == (4,)

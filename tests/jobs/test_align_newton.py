@@ -10,7 +10,7 @@ from zoo import entry
 import budcache
 from budcache import Ladder, Mask, Policy, SearchError
 from budcache.events import Planned, RungDone, Updated
-from budcache.refine.newton import GaussNewton
+from budcache.refine.newton import Columns, GaussNewton
 
 STEPS = 6
 TEXTS = ["a cat", "two dogs", "red", "the sea at night"]
@@ -61,20 +61,20 @@ def test_a_policy_that_does_not_gain_is_as_it_was(monkeypatch):
 
 def test_an_interrupted_alignment_goes_on(tmp_path, monkeypatch):
     ledger, whole = tmp_path / "a.ledger.jsonl", align()
-    usual, made = GaussNewton.equations, []
+    usual, made = Columns.answer, []
 
-    def interrupted(self, number):
+    def interrupted(self, known, number):
         if len(made) == 2:
             raise KeyboardInterrupt
         made.append(number)
-        return usual(self, number)
+        return usual(self, known, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(GaussNewton, "equations", interrupted)
+        patch.setattr(Columns, "answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             align(ledger=ledger)
     assert len(ledger.read_text().splitlines()) == 3
-    monkeypatch.setattr(GaussNewton, "equations", lambda self, number: made.append(number) or usual(self, number))
+    monkeypatch.setattr(Columns, "answer", lambda self, known, n: made.append(n) or usual(self, known, n))
     assert align(ledger=ledger)[3] == whole[3]  # also in what it cost
     assert made == [0, 1, 2]
     assert align(ledger=ledger)[3].rows == whole[3].rows  # from the ledger alone

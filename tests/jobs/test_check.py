@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from zoo import entry
 
 import budcache
-from budcache import BudcacheScheduler, Origin, PipelineError, Policy, Quality, SearchError
-from budcache.jobs.check import quality
-from budcache.pipeline.heard import Made, heard, steps_in
+from budcache import BudcacheScheduler, BudcacheWarning, Origin, PipelineError, Policy, Quality, SearchError
+from budcache.comparison.timing import Speed
+from budcache.jobs.promised import quality, speed_of
+from budcache.pipeline.heard import Heard, heard, steps_in
 from budcache.rows import Row
 
 ROWS = (Row(outputs=(1.0,), noise=0.0), Row(outputs=(1.2, -0.2), noise=0.01))
@@ -98,7 +101,7 @@ def test_calls_on_top_and_other_levels_are_heard():
     plain = Policy(mask="1010")
 
     def made(times, policy=plain, inner=grid):
-        return Made.of(policy, steps, times, grid, inner, counted=2)
+        return Heard.of(policy, steps, times, grid, inner, counted=2)
 
     right = made([1.0, 1.0, 0.6, 0.6])
     assert (right.calls, right.expected, right.whole, right.followed) == (2, 2, True, True)
@@ -128,9 +131,9 @@ CLAIM = {"psnr": 40.0, "psnr_error": 0.5, "samples": 16}  # a spread of 2 dB: tw
     ("claim", "ratios", "kept", "words"),
     [
         (None, (40.0, 30.0), None, "claims nothing"),
-        (CLAIM, (50.0, 60.0), True, "within its uncertainty"),
-        (CLAIM, (37.2, 37.2), True, "(37.0 dB and more)"),
-        (CLAIM, (36.8, 36.8), False, "below its uncertainty"),
+        (CLAIM, (50.0, 60.0), True, "That is above 37.0 dB"),
+        (CLAIM, (37.2, 37.2), True, "the least that its uncertainty allows on 2 samples"),
+        (CLAIM, (36.8, 36.8), False, "That is below 37.0 dB"),
         (CLAIM | {"used_to_fit": True}, (36.8, 36.8), None, "several dB less"),
         ({"psnr": 40.0}, (36.8, 36.8), None, "without a standard error"),
     ],
@@ -142,12 +145,56 @@ def test_quality_is_judged_by_its_uncertainty(claim, ratios, kept, words):
 
 
 @pytest.mark.parametrize(
-    ("origin", "words"), [({"height": 32}, "made at height 32, this is 64"), ({"teacher_steps": 9}, "run of 9 steps")]
+    ("origin", "words"),
+    [
+        ({"height": 32}, "made at height 32, this is 64"),
+        ({"ranges": {"height": (16, 32)}}, "made at height 16 to 32, this is 64"),
+        ({"teacher_steps": 9}, "run of 9 steps"),
+    ],
 )
 def test_a_figure_of_other_settings_is_no_promise_here(origin, words):
     policy = Policy(mask="1010", quality=Quality(**CLAIM), origin=Origin(**origin))
     found = quality(policy, (30.0, 30.0), {"height": 64})
     assert found.kept is None and words in found.text
+
+
+def test_a_figure_of_another_model_is_no_promise_here():
+    policy = Policy(mask="1010", quality=Quality(**CLAIM), origin=Origin(height=64, ranges={"guidance": (1.0, 7.0)}))
+    assert quality(policy, (30.0, 30.0), {"height": 64, "guidance": 3.5}).kept is False
+    assert quality(policy, (30.0, 30.0), {"height": 64}, "it was made with adapters: turbo").kept is None
+
+
+def test_a_policy_is_tried_at_the_settings_it_was_made_at():
+    """And where others are asked for, a lower figure is told with them, not held against it."""
+    kind = entry("flux")
+    pipe = kind.build()
+    origin = Origin(height=16, width=32, ranges={"guidance": (1.0, 2.0)})
+    policy = Policy(mask="100100", origin=origin, quality=Quality(psnr=99.0, psnr_error=0.01, samples=4))
+    pipe.set_progress_bar_config(disable=True)
+    told = []
+    found = budcache.check(
+        pipe, policy, prompts=["a cat"], call={"max_sequence_length": 16}, timed=False, tell=told.append
+    )
+    assert marks(found)["quality"] is False and "but it was made" not in str(found)
+    assert pipe._guidance_scale == 2.0 and told == ["sample 1 of 1, in full and under the policy"]
+    other = {"height": 32, "width": 32, "max_sequence_length": 16}
+    found = budcache.check(pipe, policy, prompts=["a cat"], call=other, timed=False)
+    assert marks(found)["quality"] is None and "but it was made at height 16, this is 32" in str(found)
+
+
+def test_a_policy_of_another_model_is_said_before_anything_is_drawn():
+    kind = entry("flux")
+    pipe = kind.build()
+    pipe.transformer.register_forward_pre_hook(lambda *_: pytest.fail("drawn"))
+    with warnings.catch_warnings(), pytest.raises(BudcacheWarning, match="WanTransformer3DModel"):
+        warnings.simplefilter("error", BudcacheWarning)
+        tried(kind, pipe, Policy(mask="100100", origin=Origin(denoiser="WanTransformer3DModel")))
+
+
+def test_who_computes_every_step_promises_no_speed():
+    slower = Speed(0.94, 0.93, 0.95, noisy=False, pairs=9)
+    assert speed_of(POLICIES["full"], slower, 0.1).kept is None
+    assert speed_of(POLICIES["plain"], slower, 0.1).kept is False
 
 
 def test_wrong_questions_get_a_sentence():

@@ -27,7 +27,7 @@ DOORS = {
     "compare": "Comparison",
     "estimate": "Planned",
     "apply": "Handle",
-    "applied": "Iterator[Handle]",
+    "applied": "AbstractContextManager[Handle]",
     "load": "DiffusionPipeline",
 }
 JOBS = {

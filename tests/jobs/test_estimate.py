@@ -259,3 +259,16 @@ def test_full_runs_count_towards_a_limit_before_the_first_candidate(ledger, tmp_
     assert found.searched.calls == 2 * 8
     assert all(rung.weights and rung.quality.psnr is None for rung in found)
     assert {rung.refined[0].how for rung in found} == {"from full runs"}
+
+
+@pytest.mark.parametrize("prompts", [4, 8])  # all for both, and with some put aside
+def test_a_search_with_two_branches_of_guidance_costs_what_it_said(prompts):
+    kind = entry("sd3")
+    pipe, shared = kind.build(), {name: value for name, value in kind.kwargs().items() if name != "prompt"}
+    seen, options = [], {"steps": 12, "budgets": (3, 5, 7)}
+    ladder = budcache.search(pipe, prompts=TEXTS[:prompts], call=shared, watch=seen.append, **options)
+    assert all(rung.guided for rung in ladder)  # or this would say nothing
+    planned, _ = is_told_well(seen, "search")
+    assert planned == budcache.estimate(prompts=prompts, guided=True, **options)
+    assert planned.sample_calls == pytest.approx(ladder.searched.calls, rel=0.25)
+    assert planned.sample_calls > budcache.estimate(prompts=prompts, **options).sample_calls

@@ -122,3 +122,22 @@ def test_no_path_passes_the_switch_without_a_call(seed, switch, fitted):
             for step, blend in zip(mask.computed, find.stretches.blends(mask), strict=True):
                 own = [each for each in mask.computed if each <= step and (each < switch) == (step < switch)]
                 assert len(blend) <= len(own)
+
+
+@pytest.mark.parametrize("options", [{"strategy": "ladder"}, {"strategy": "uniform"}, {"reuse": "residual"}], ids=str)
+def test_strategies_that_do_not_know_the_switch_are_refused_before_anything_runs(pipe, options):
+    with pytest.raises(SearchError, match="first step must be computed"):
+        searched(pipe, **options)
+    assert searched(pipe, strategy="uniform", across=True, refine="none")[BUDGET].mask == budcache.Mask.uniform(6, 4)
+
+
+def test_a_record_knows_the_switch(pipe):
+    with budcache.recording(pipe) as record:
+        for _ in range(2):
+            drawn(pipe)
+    (runs,) = record
+    assert runs.origin.switch == switch_of(pipe, STEPS)
+    (rung,) = record.ladder(budgets=BUDGET)
+    assert rung.origin.switch == runs.origin.switch and rung.mask[runs.origin.switch]
+    with pytest.raises(budcache.BudcacheError, match="where it takes over in 9 steps is not known"):
+        record.ladder(budgets=3, steps=9)

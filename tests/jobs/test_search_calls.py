@@ -7,9 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 from helpers import flux
+from zoo import entry
 
 import budcache
 from budcache import SearchError
+from budcache.calibration.judge import Judge
+from budcache.jobs.setup import Setup
 
 STEPS, TEXTS = 6, ["a cat", "two dogs", "a red apple", "rain"]
 
@@ -103,3 +106,18 @@ def test_a_ledger_tells_objectives_apart_by_what_they_compute(zoo, tmp_path):
     assert more < spent  # full runs and the choice are made anew, masks are not
     with pytest.raises(SearchError, match=r"with objective = 'loss \w+', this one has 'loss \w+'"):
         searched(zoo, objective=weighted(2.0), **options)
+
+
+def test_what_a_fit_says_of_its_samples_is_what_a_run_gives():
+    """With nothing put aside, rows for two branches are judged by their own fit: it must be what running them gives."""
+    kind = entry("sd3")
+    pipe, shared = kind.build(), {name: value for name, value in kind.kwargs().items() if name != "prompt"}
+    ladder = budcache.search(pipe, steps=8, budgets=[3, 4], prompts=TEXTS, call=shared, progress=False)
+    samples = [{"prompt": text, **shared} for text in TEXTS]
+    with Setup(pipe, 8).calibration(samples, 0) as again:
+        judge = Judge(again)
+        for rung in ladder:
+            assert rung.guided and rung.quality.used_to_fit
+            quality = judge.quality(rung, used_to_choose=True)
+            assert rung.quality.psnr == pytest.approx(quality.psnr, abs=1e-3)
+            assert rung.quality.calibration_loss == pytest.approx(quality.loss, rel=1e-4)

@@ -59,6 +59,8 @@ def test_a_tensor_is_put_there_once_however_often_it_comes_by():
     kept = shelf.keep(one)
     assert shelf.keep(one) is kept
     assert shelf.keep(kept.get()) is kept
+    kept.home = torch.device("meta")  # stands for an accelerator: coming back makes another tensor
+    assert kept.back().is_meta and shelf.keep(kept.back()) is kept
     assert shelf.written == 1600
     assert Shelf(0).keep(one) is not kept, "another shelf is another place"
 

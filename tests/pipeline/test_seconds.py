@@ -126,6 +126,26 @@ def test_a_measurement_is_kept_beside_the_ladder_and_holds_for_its_settings(know
     assert calls() == 0
 
 
+def test_the_place_of_a_measurement_is_that_of_the_file(known, tmp_path, monkeypatch):
+    """Which a folder stands for, too; and it matters only where a time is named."""
+    _, pipe = known
+    monkeypatch.chdir(tmp_path)
+    for name in ("ladder.json", "me/flux/ladder.json"):
+        LADDER.save(tmp_path / name)
+    for folder, file in ((".", "ladder.timings.json"), ("me/flux", "me/flux/ladder.timings.json")):
+        with budcache.applied(pipe, folder, budget=3) as handle:
+            assert not (tmp_path / file).exists()
+            handle.use(seconds=0.6, call=SIZE)
+        assert (tmp_path / file).exists()
+    written = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {"ladder.json", "ladder.timings.json"}
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for chosen in ({"budget": 3}, {"seconds": 1.0}):
+        with pytest.raises(BudcacheError, match="folder"):
+            budcache.apply(pipe, ".", **chosen)
+
+
 def test_a_file_that_is_none_is_said_and_not_overwritten(known, tmp_path):
     _, pipe = known
     path = LADDER.save(tmp_path / "l.json")

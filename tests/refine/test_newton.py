@@ -59,7 +59,7 @@ def test_columns_are_derivatives(form, solver):
         stretches = [replace(each, blend=blend) for each, blend in zip(plan, blends, strict=True)]
         return rollout(run, run.noise, replace(plan, stretches=tuple(stretches)), run.solver()).flatten()
 
-    columns = [column.double()[0] for column in newton._columns(0)]
+    columns = [column.double()[0] for column in newton.question.of(known, 0)[1]]
     of_outputs = [
         column
         for place, column in zip(newton.places, columns, strict=True)

@@ -33,6 +33,20 @@ def test_the_new_takes_the_place_of_the_old_at_the_end(page):
     assert names(page.parent) == ["page.html"]
 
 
+def test_the_contents_are_synced_before_the_name_and_the_name_after(page, monkeypatch):
+    """Or a power cut could leave the new name with nothing in it, or no name at all."""
+    happened, stock, replace = [], os.fsync, type(page).replace
+
+    def sync(descriptor):
+        happened.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")  # noqa: PTH112
+        stock(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(type(page), "replace", lambda *paths: (happened.append("name"), replace(*paths))[1])
+    write_json(page, {"new": 1})
+    assert happened in (["file", "name", "folder"], ["file", "name", "file"])  # where there is no /proc
+
+
 def test_folders_are_made(tmp_path):
     with replacing(tmp_path / "a" / "b" / "page.html") as new:
         new.write_text("new")

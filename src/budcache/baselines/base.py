@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from budcache.errors import PipelineError, SearchError
-from budcache.mask import Mask, Run
+from budcache.mask import Computed, Mask
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -137,11 +137,13 @@ class Baseline(ABC):
 
     def mask(self, steps: int | None = None) -> Mask:
         """The steps that a static method computes."""
-        raise SearchError(f"{self.name} decides while it runs, so its steps differ from input to input. Run it to see.")
+        raise SearchError(
+            f"{self.name} decides while it runs, so its steps differ from input to input. Computed it to see."
+        )
 
-    def planned(self, steps: int | None = None) -> Run:
+    def planned(self, steps: int | None = None) -> Computed:
         """What a run of a static method computes; more than its mask where guidance branches decide apart."""
-        return Run.of(self.mask(steps))
+        return Computed.of(self.mask(steps))
 
     def tuned(self, value: float) -> Self:
         """The same method with its knob set."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from budcache.baselines.base import Branch, Knob, Native, StaticBranch, pick
 from budcache.baselines.ratios import FLUX, WAN_1_3B, WAN_14B, WAN_I2V_480P, WAN_I2V_720P
-from budcache.mask import Mask, Run
+from budcache.mask import Computed, Mask
 
 if TYPE_CHECKING:
     from budcache.baselines.record import Record
@@ -70,10 +70,10 @@ class MagCache(Native):
         """The steps that are computed, for any number of them, in any branch."""
         return self.planned(steps).mask
 
-    def planned(self, steps: int | None = None) -> Run:
+    def planned(self, steps: int | None = None) -> Computed:
         """The branches' masks, or that of the first, which then decides for all."""
         own = [self.ratios, *self.others] if self.apart else [self.ratios]
-        return Run.of(*(self._mask(ratios, steps or self.steps, number) for number, ratios in enumerate(own)))
+        return Computed.of(*(self._mask(ratios, steps or self.steps, number) for number, ratios in enumerate(own)))
 
     def _mask(self, own: Sequence[float], steps: int, number: int) -> Mask:
         ratios = resampled(own, steps)

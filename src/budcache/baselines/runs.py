@@ -12,7 +12,7 @@ from budcache.baselines.engine import Engine
 from budcache.baselines.installed import Installed
 from budcache.baselines.tally import Tally
 from budcache.errors import PipelineError
-from budcache.mask import Mask, Run
+from budcache.mask import Computed, Mask
 from budcache.pipeline.parts import denoisers
 from budcache.pipeline.steps import followed
 from budcache.pipeline.trunk import SPLITS, unknown
@@ -27,7 +27,7 @@ class Runs:
     What counts is whether the trunk ran; probe blocks, forecasts, embedders and heads do not count.
     """
 
-    finished: list[Run] = field(default_factory=list)
+    finished: list[Computed] = field(default_factory=list)
 
     @property
     def masks(self) -> list[Mask]:
@@ -42,7 +42,7 @@ class Runs:
 
 @contextmanager
 def caching(pipe: Any, method: Baseline, steps: int | None = None) -> Iterator[Runs]:
-    """Run a pipeline under a caching method for the length of a `with` block.
+    """Computed a pipeline under a caching method for the length of a `with` block.
 
     Args:
         pipe: a pipeline whose trunk is known; it is as it was when the block is left, however that happens.

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from budcache.errors import PipelineError
-from budcache.mask import Run
+from budcache.mask import Computed
 from budcache.pipeline.trunk import blocks_of, transformers
 
 __all__ = ["Counting", "Tally", "counting", "watched"]
@@ -26,7 +26,7 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[Computed] = []
         self.at_start: list[Callable[[], None]] = []
         self._steps: list[tuple[bool, ...]] = []
         self._calls: list[bool] = []  # of the step that is open
@@ -54,7 +54,7 @@ class Tally:
         """Keep the step; the last one finishes the run."""
         self._steps.append(tuple(self._calls) or (False,))
         if last:
-            self.runs.append(Run(tuple(self._steps)))
+            self.runs.append(Computed(tuple(self._steps)))
 
     def run_ends(self) -> None:
         """There is nothing to let go of."""

@@ -21,7 +21,7 @@ from budcache.baselines.base import Baseline
 from budcache.baselines.record import Record, Sample, call, record
 from budcache.baselines.runs import caching
 from budcache.errors import SearchError
-from budcache.mask import Run
+from budcache.mask import Computed
 
 __all__ = ["Choice", "Tuner", "tune"]
 
@@ -165,7 +165,7 @@ class Tuner(Generic[Method]):
             count = min(2 * count, len(self.samples))
             settings = ranked[: max(2 if count == len(self.samples) else 1, len(ranked) // 2)]
 
-    def _harm(self, run: Run) -> float:
+    def _harm(self, run: Computed) -> float:
         """What full runs say of a mask: how far reused residuals are from the true ones, by the length of the steps."""
         full, masks = self._record, run.branches
         sigmas = np.array(full.sigmas) if full.sigmas is not None else np.linspace(1, 0, self.steps + 1)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from budcache.calibration.asking import Asked, Facts, Question, Scope, finite
 from budcache.calibration.objectives import Objective, Run, latent_mse
 from budcache.errors import SearchError
 from budcache.mask import Mask
-from budcache.numerics.memory import park, unpark
+from budcache.numerics.memory import park, size_of, unpark
 from budcache.numerics.rollout import State, coast, compute, ended, rollout
 from budcache.numerics.shelf import Kept, Shelf
 from budcache.numerics.solvers import Solver, first_order
-from budcache.plan import Moves, Plan
+from budcache.plan import Moves, Plan, Stretch
 from budcache.policy import Policy
-from budcache.records.gram import Array, Grams, gram_of
+from budcache.records.gram import Array, gram_of
+
+if TYPE_CHECKING:
+    from budcache.calibration.pictures import Pictures
+    from budcache.calibration.prefixes import Prefixes
 
 __all__ = ["Calibration"]
 
+T = TypeVar("T")
 
-class Calibration:
-    """Runs to imitate, and how near final latents come to their teachers.
+
+class Calibration(Asked):
+    """Runs to imitate, held in this process, and how near final latents come to their teachers.
 
     Args:
         runs: one per sample, or per batch of samples; each is run in full once, for its teacher.
@@ -59,47 +64,86 @@ class Calibration:
     ) -> None:
         if not runs:
             raise SearchError("there is nothing to calibrate on. Give at least one prompt.")
-        if any(run.noise.numel() == 0 for run in runs):
-            shape = next(tuple(run.noise.shape) for run in runs if run.noise.numel() == 0)
-            raise SearchError(
-                f"the latents are empty (shape {shape}): "
-                "the pictures are too small for this model. Choose a larger height and width."
-            )
-        self.runs, self.objective, self.residual, self._spent = list(runs), objective, residual, spent
+        for run in runs:
+            _check_size(run)
+        self.objective, self.residual, self._spent = objective, residual, spent
         self.shelf, self.switch, self._whole = shelf, switch, whole
-        self.steps = len(runs[0].sigmas) - 1
-        self._solvers = [run.solver() for run in runs]
+        self._finer, self._record, self._taught = teacher_sigmas, record, taught
+        self.runs = list(runs)
+        self.facts: list[Facts] = []
+        self._solvers: list[Solver] = []
         self._moves: dict[int, Moves] = {}
         self._teachers: list[Waiting] = []
-        self._products: list[Array] | None = [] if record else None
+        self._pictures: Pictures | None = None
+        self._scopes: dict[Scope, Prefixes] = {}
+        self._finals: dict[tuple[int, Any, int], Tensor] = {}  # by who wants them kept, what they are of, and the run
         for run in self.runs:
-            self._teachers.append(self._teach(run, teacher_sigmas))
-            if taught is not None:
-                taught(self.calls)
+            self._add(run)
+
+    def add(self, run: Run) -> None:
+        """One run more, which is run in full for its teacher."""
+        _check_size(run)
+        self._scopes.clear()  # whose states are of the runs before
+        self.runs.append(run)
+        self._add(run)
+
+    def _add(self, run: Run) -> None:
+        self._solvers.append(run.solver())
+        states, gram = self._teach(run)
+        self._teachers.append(states)
+        self.facts.append(_facts(run, gram))
+        if self._taught is not None:
+            self._taught(self.calls)
+
+    def ask(self, questions: Sequence[Question[T]]) -> Iterator[list[T]]:
+        """See `Asked`."""
+        for question in questions:
+            yield [question.answer(self, number) for number in range(len(self.runs))]
+
+    def each(self, question: Question[T], numbers: Sequence[int]) -> Iterator[tuple[int, T, int]]:
+        """See `Asked`."""
+        for number in numbers:
+            before = self.calls
+            found = question.answer(self, number)
+            yield number, found, self.calls - before
+
+    def prefixes(self, scope: Scope) -> Prefixes:
+        """The states that are remembered. Of scopes that remember only the last walk, the last one is kept."""
+        from budcache.calibration.prefixes import Prefixes
+
+        if scope not in self._scopes:
+            if not scope.memory:
+                self._scopes = {each: states for each, states in self._scopes.items() if each.memory}
+            self._scopes[scope] = Prefixes(self, scope.outputs, scope.memory, scope.branch, scope.switch)
+        return self._scopes[scope]
+
+    def forget(self, scope: Scope) -> None:
+        """See `Asked`."""
+        self._scopes.pop(scope, None)
+
+    def final(self, owner: int, of: Any, number: int) -> Tensor | None:
+        """One run's final latents that were kept."""
+        return self._finals.get((owner, of, number))
+
+    def keep_final(self, owner: int, of: Any, number: int, x: Tensor) -> None:
+        """Keep final latents for somebody, until `forget_finals`."""
+        self._finals[owner, of, number] = x
+
+    def forget_finals(self, owner: int, but: frozenset[Any] = frozenset()) -> None:
+        """See `Asked`."""
+        self._finals = {key: x for key, x in self._finals.items() if key[0] != owner or key[1] in but}
+
+    def looked_at(self, by: type[Pictures]) -> Pictures:
+        """Who looks at the pictures of these runs; made once, for it keeps those of the full runs."""
+        if self._pictures is None:
+            self._pictures = by(self)
+        return self._pictures
 
     @property
     def calls(self) -> int:
         """Model evaluations times samples; an objective that needs some of its own says how many in `calls`."""
         of_objective = int(getattr(self.objective, "calls", 0))
         return self._spent + sum(run.calls * len(run.noise) for run in self.runs) + of_objective
-
-    @property
-    def is_guided(self) -> bool:
-        """Whether every run tells the branches of its guidance apart (F12)."""
-        return all(getattr(run, "conditional", None) is not None for run in self.runs)
-
-    @property
-    def levels(self) -> tuple[float, ...]:
-        """The K + 1 noise levels that all runs have; none if they differ, as they do with the size of a picture."""
-        first = self.runs[0].sigmas.cpu()
-        same = all(torch.equal(run.sigmas.cpu(), first) for run in self.runs)
-        # As short as they can be written: a float32 has nine digits, and a float of Python twice as many.
-        return tuple(float(str(level)) for level in first.float().numpy()) if same else ()
-
-    @property
-    def samples(self) -> int:
-        """How many samples there are."""
-        return sum(len(run.noise) for run in self.runs)
 
     def teacher(self, run: int) -> Tensor:
         """The final latents of the full run."""
@@ -123,63 +167,58 @@ class Calibration:
     def finals(self, policy: Policy) -> list[Tensor]:
         """The final latents of every run under a policy, as it will be served; kept on the CPU."""
         self.check(policy.mask)
-        finals = []
-        for number, run in enumerate(self.runs):
-            own = policy.sigmas is not None
-            levels = torch.tensor(policy.sigmas, dtype=run.sigmas.dtype) if own else run.sigmas
-            solver = run.solver(levels) if own else self.solver(number)
-            finals.append(rollout(run, run.noise, Plan.of(policy, levels, guided=self.is_guided), solver).cpu())
-        return finals
+        stretches = Plan.of(policy, (), guided=self.is_guided).stretches
+        return [self.rolled(number, stretches, policy.sigmas) for number in range(len(self.runs))]
+
+    def rolled(self, number: int, stretches: tuple[Stretch, ...], sigmas: Sequence[float] | None = None) -> Tensor:
+        """The final latents of one run along stretches, on noise levels of their own or on the run's."""
+        run = self.runs[number]
+        levels = run.sigmas if sigmas is None else torch.tensor(sigmas, dtype=run.sigmas.dtype)
+        solver = self.solver(number) if sigmas is None else run.solver(levels)
+        plan = Plan(levels, stretches, "residual" if self.residual else "output")
+        return rollout(run, run.noise, plan, solver).cpu()
 
     def losses(self, finals: Sequence[Tensor]) -> tuple[float, ...]:
-        """The loss of each sample; that of its whole run where the objective tells no more."""
-        parts: list[float] = []
-        for number, (run, x) in enumerate(zip(self.runs, finals, strict=True)):
-            here = x.to(run.noise.device)
-            found = torch.as_tensor(self.objective(here, self.teacher(number), run), dtype=torch.float64).cpu()
-            if found.numel() not in (1, len(run.noise)):
-                raise SearchError(
-                    f"the objective returned {found.numel()} numbers for a run of {len(run.noise)}. "
-                    "Return one number, or one for each sample."
-                )
-            parts += found.reshape(-1).expand(len(run.noise)).tolist()
-        return tuple(parts)
+        """The loss of each sample."""
+        pairs = zip(range(len(self.runs)), finals, strict=True)
+        return tuple(loss for number, x in pairs for loss in self.losses_of(number, x))
+
+    def losses_of(self, number: int, x: Tensor) -> tuple[float, ...]:
+        """The loss of each sample of one run; that of the whole run where the objective tells no more."""
+        run = self.runs[number]
+        here = x.to(run.noise.device)
+        found = torch.as_tensor(self.objective(here, self.teacher(number), run), dtype=torch.float64).cpu()
+        if found.numel() not in (1, len(run.noise)):
+            raise SearchError(
+                f"the objective returned {found.numel()} numbers for a run of {len(run.noise)}. "
+                "Return one number, or one for each sample."
+            )
+        return tuple(found.reshape(-1).expand(len(run.noise)).tolist())
 
     def checked_losses(self, mask: Mask, finals: Sequence[Tensor]) -> tuple[float, ...]:
         """The losses of a mask's final latents; they must be numbers."""
-        losses = self.losses(finals)
-        for loss in losses:
-            if not math.isfinite(loss):
-                raise SearchError(
-                    f"the loss of mask {mask} is {loss}. Check that the model's output is finite in its number format "
-                    "(float16 overflows where bfloat16 does not)."
-                )
-        return losses
+        return finite(mask, self.losses(finals))
 
-    def check(self, mask: Mask) -> None:
-        """Refuse a mask of another length."""
-        if len(mask) != self.steps:
-            raise SearchError(f"the mask has {len(mask)} steps, but the runs have {self.steps}.")
-
-    def _teach(self, run: Run, finer: Tensor | None) -> Waiting:
-        """The teacher's states at every step of the run, and at the end."""
+    def _teach(self, run: Run) -> tuple[Waiting, Array | None]:
+        """The teacher's states at every step of the run, and at the end; and the full run as inner products."""
+        finer = self._finer
         levels = run.sigmas if finer is None else finer
         if abs(float(levels[0] - run.sigmas[0])) > 1e-3 * float(levels[0]):
             raise SearchError(
                 f"a teacher of {len(levels) - 1} steps begins at the noise level {float(levels[0]):g}, the run of "
-                f"{self.steps} steps at {float(run.sigmas[0]):g}, so it cannot teach it. Leave teacher_steps out, or "
-                'give the scheduler timestep_spacing="trailing".'
+                f"{len(run.sigmas) - 1} steps at {float(run.sigmas[0]):g}, so it cannot teach it. Leave teacher_steps "
+                'out, or give the scheduler timestep_spacing="trailing".'
             )
         solver = run.solver(finer)
         state, states, outputs = State(run.noise), Waiting(self.shelf), Waiting(self.shelf)
         states.add(run.noise.cpu())
         for k in range(len(levels) - 1):
             state = compute(run, state, levels)
-            if self._products is not None:
+            if self._record:
                 outputs.add(state.outputs[0].cpu())
             state = ended(coast(state, state.outputs[0], k + 1, levels, solver))
             states.add(state.x.cpu())
-            if not self._whole and finer is None and self._products is None:
+            if not self._whole and finer is None and not self._record:
                 states.only_last()
         if not torch.isfinite(states[-1]).all():
             raise SearchError(
@@ -188,18 +227,29 @@ class Calibration:
         if finer is not None:
             states = states.at(run.sigmas, levels)
             outputs = outputs.at(run.sigmas[:-1], levels[:-1]) if len(outputs) else outputs
-        if self._products is not None:
-            self._products.append(gram_of(states.parked, outputs.parked))
+        gram = gram_of(states.parked, outputs.parked) if self._record else None
         if not self._whole:
             states.only_last()
-        return states
+        return states, gram
 
-    @property
-    def grams(self) -> Grams:
-        """The full runs as inner products, if they were recorded."""
-        if not self._products:
-            raise SearchError("these full runs were not recorded.")
-        return Grams(self.runs[0].sigmas.double().cpu().numpy(), np.concatenate(self._products))
+
+def _check_size(run: Run) -> None:
+    if run.noise.numel() == 0:
+        raise SearchError(
+            f"the latents are empty (shape {tuple(run.noise.shape)}): "
+            "the pictures are too small for this model. Choose a larger height and width."
+        )
+
+
+def _facts(run: Run, gram: Array | None) -> Facts:
+    return Facts(
+        samples=len(run.noise),
+        sigmas=run.sigmas.detach().cpu(),
+        guided=getattr(run, "conditional", None) is not None,
+        coarse=getattr(run, "dtype", run.noise.dtype) in (torch.float16, torch.bfloat16),
+        size=size_of(run.noise),
+        gram=gram,
+    )
 
 
 class Waiting(Sequence[Tensor]):

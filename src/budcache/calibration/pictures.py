@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,26 +25,17 @@ class Pictures:
 
     def __init__(self, calibration: Calibration) -> None:
         self.calibration = calibration
-        self._full: list[list[Tensor]] = []  # parked
+        self._full: dict[int, list[Tensor]] = {}  # parked
 
-    def ratios(self, finals: Sequence[Tensor]) -> tuple[float, ...]:
-        """The PSNR of each sample's picture to the full run's, from the final latents of every run."""
-        if not self._full:
-            runs = range(len(self.calibration.runs))
+    def ratios(self, number: int, x: Tensor) -> tuple[float, ...]:
+        """The PSNR of each sample's picture to the full run's, from the final latents of one run."""
+        if number not in self._full:
             shelf = self.calibration.shelf  # of long videos they are large
-            self._full = [
-                [
-                    park(torch.from_numpy(picture), shelf)
-                    for picture in self._decoded(run, self.calibration.teacher(run))
-                ]
-                for run in runs
-            ]
-        return tuple(
-            min(psnr(picture, unpark(reference).numpy()), MOST)
-            for run, x in enumerate(finals)
-            for picture, reference in zip(self._decoded(run, x), self._full[run], strict=True)
-        )
+            teachers = self._decoded(number, self.calibration.teacher(number))
+            self._full[number] = [park(torch.from_numpy(picture), shelf) for picture in teachers]
+        pairs = zip(self._decoded(number, x), self._full[number], strict=True)
+        return tuple(min(psnr(picture, unpark(reference).numpy()), MOST) for picture, reference in pairs)
 
-    def _decoded(self, run: int, x: Tensor) -> list[Any]:
-        pictures: list[Any] = self.calibration.runs[run].decode(x)  # type: ignore[attr-defined]
+    def _decoded(self, number: int, x: Tensor) -> list[Any]:
+        pictures: list[Any] = self.calibration.runs[number].decode(x)  # type: ignore[attr-defined]
         return pictures

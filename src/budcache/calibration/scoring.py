@@ -6,12 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from budcache.calibration.calibration import Calibration
-from budcache.calibration.objectives import squared_errors
-from budcache.calibration.prefixes import Prefixes
+from budcache.calibration.asking import Asked, Scope, Thought, finite, new_owner, together
+from budcache.calibration.rolling import Final, Roll, Rolled, by_sample
 from budcache.calibration.score import Score
 from budcache.mask import Mask
 from budcache.plan import Stretch
@@ -37,42 +33,48 @@ class Scorer(ABC):
 
     def __init__(
         self,
-        calibration: Calibration,
+        calibration: Asked,
         *,
         outputs: int = 1,
         memory: int = 0,
-        pictures: Pictures | None = None,
+        pictures: type[Pictures] | None = None,
         branch: bool = False,
     ) -> None:
         self.calibration, self.pictures = calibration, pictures
-        self.prefixes = Prefixes(calibration, outputs, memory, branch, calibration.switch)
+        self.scope = Scope(new_owner(), outputs, memory, branch, calibration.switch)
 
-    def score_many(self, masks: Iterable[Mask]) -> Iterator[Score]:
-        """Score masks one after the other, each when it is asked for."""
-        for mask in masks:
-            self.calibration.check(mask)
-            yield self.score(mask)
+    def score_many(self, masks: Iterable[Mask], one_by_one: bool = False) -> Iterator[Score]:
+        """Score masks one after the other, each when it is asked for; on workers several are scored ahead.
 
-    def scored(
-        self,
-        mask: Mask,
-        finals: Sequence[Tensor],
-        arrivals: tuple[tuple[float, ...] | None, ...],
-        fitted: Sequence[Stretch] = (),
-        pictures: bool = True,
-    ) -> Score:
-        """What the final latents of a mask come to, and the stretches that were fitted for it."""
-        losses = self.calibration.checked_losses(mask, finals)
-        ratios = self.pictures.ratios(finals) if self.pictures is not None and pictures else None
-        if not fitted:
-            return Score(losses, arrivals, ratios=ratios)
-        if fitted[0].noise is None:
-            return Score(losses, arrivals, weights=tuple(tuple(each.blend or ()) for each in fitted), ratios=ratios)
-        return Score(losses, arrivals, rows=tuple(each.row for each in fitted), ratios=ratios)
+        Args:
+            masks: what to score.
+            one_by_one: also on workers, for whoever may stop after any of them.
+        """
+        masks = list(masks)
+        room = 1 if one_by_one or not masks else self.calibration.room(self.scope, max(mask.budget for mask in masks))
+        return together(self.calibration, map(self._checked, masks), room)
 
-    @abstractmethod
     def score(self, mask: Mask) -> Score:
         """Roll a mask on all samples and compare with the teacher."""
+        return next(self.score_many([mask]))
+
+    def forget(self) -> None:
+        """Let go of the remembered states."""
+        self.calibration.forget(self.scope)
+
+    @abstractmethod
+    def scoring(self, mask: Mask) -> Thought[Score]:
+        """What has to be asked to score a mask."""
+
+    def _checked(self, mask: Mask) -> Thought[Score]:
+        self.calibration.check(mask)
+        return self.scoring(mask)
+
+    def _to_end(
+        self, stretches: tuple[Stretch, ...], arrivals: bool = False, pictures: type[Pictures] | None = None
+    ) -> Thought[Sequence[Rolled]]:
+        """All runs along stretches to the end."""
+        return (yield Roll(Final(self.scope, stretches), arrivals, pictures))
 
 
 class PlainScorer(Scorer):
@@ -80,19 +82,13 @@ class PlainScorer(Scorer):
 
     kind = "plain"
 
-    def score(self, mask: Mask) -> Score:
+    def scoring(self, mask: Mask) -> Thought[Score]:
         """See `Scorer`."""
-        calibration, last = self.calibration, mask.computed[-1]
-        calibration.check(mask)
-        states = self.prefixes.at(tuple(Stretch(step, end) for step, end in mask.segments[:-1]))
-        to_end = Stretch(last, calibration.steps)
-        finals, errors = list[Tensor](), list[list[Tensor]]()  # the latter by run and step
-        for number, state in enumerate(states):
-            teacher, passed = calibration.trajectory(number), list[Tensor]()
-            for step, each in enumerate(self.prefixes.along(number, state, to_end), last + 1):
-                x = each.x.cpu()
-                passed.append(squared_errors(x, teacher[step]))
-            finals.append(x)
-            errors.append(passed)
-        arrivals = (tuple(torch.cat(of_all).tolist()) for of_all in zip(*errors, strict=True))
-        return self.scored(mask, finals, (*[None] * (last + 1), *arrivals))
+        stretches = tuple(Stretch(step, end) for step, end in mask.segments)
+        rolled = yield from self._to_end(stretches, arrivals=True, pictures=self.pictures)
+        arrivals = map(by_sample, zip(*(each.arrivals for each in rolled), strict=True))
+        return Score(
+            finite(mask, by_sample([each.losses for each in rolled])),
+            (*[None] * (mask.computed[-1] + 1), *arrivals),
+            ratios=by_sample([each.ratios for each in rolled]) if self.pictures else None,
+        )

@@ -7,11 +7,14 @@ import json
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
 from budcache.cli.common import err, say
-from budcache.events import Event, Planned
+from budcache.events import Event, Planned, WorkerTold
 from budcache.events import Progress as Step
 from budcache.jobs.watching import duration
+from budcache.wording import several
 
 __all__ = ["Bar", "tell_cost"]
+
+SHOWN = 8  # workers, one by one
 
 
 class Bar:
@@ -23,10 +26,12 @@ class Bar:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet, self._timed = quiet, False
+        self._workers: dict[int, WorkerTold] = {}  # what each said last
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
         self._progress = Progress(
             *columns,
             TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[workers]}"),
             console=err,
             transient=True,
             disable=quiet or not err.is_terminal,
@@ -34,7 +39,7 @@ class Bar:
 
     def __enter__(self) -> Bar:
         self._progress.start()
-        self._task = self._progress.add_task("loading", total=None, note="")
+        self._task = self._progress.add_task("loading", total=None, note="", workers="")
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -46,6 +51,27 @@ class Bar:
             say(str(event), err)
         if isinstance(event, Step):
             self._show(event)
+        if isinstance(event, WorkerTold):
+            self._listen(event)
+
+    def _listen(self, told: WorkerTold) -> None:
+        self._workers[told.worker] = told
+        if self.quiet:
+            return
+        if told.state == "lost":
+            say(f"worker {told.worker} on {told.node} was lost; another one does its samples again", err)
+        elif told.state == "gone":
+            self._workers.pop(told.worker)
+            say(f"there is no room for worker {told.worker}; the others take over", err)
+        self._progress.update(self._task, workers=self._of_workers())
+
+    def _of_workers(self) -> str:
+        """What every worker has done; of many only how they compare."""
+        done = [told.sample_calls for _, told in sorted(self._workers.items())]
+        if not done:
+            return ""
+        each = "+".join(map(str, done)) if len(done) <= SHOWN else f"{min(done)} to {max(done)} each"
+        return f"{several(len(done), 'worker')}: {each}"
 
     def _show(self, step: Step) -> None:
         if step.seconds_left is not None and not self._timed and not self.quiet:
@@ -63,10 +89,10 @@ class Bar:
         )
 
 
-def tell_cost(planned: Planned, as_json: bool) -> None:
-    """What a job will cost, and nothing else."""
+def tell_cost(planned: Planned, as_json: bool, **more: int) -> None:
+    """What a job will cost, and nothing else; `more` are figures beside it, for programs."""
     phases = {phase.name: phase.sample_calls for phase in planned.phases}
     if as_json:
-        print(json.dumps({"sample_calls": planned.sample_calls, "phases": phases}))
+        print(json.dumps({"sample_calls": planned.sample_calls, "phases": phases, **more}))
     else:
         say(str(planned))

@@ -15,10 +15,13 @@ from budcache.cli.common import (
     Guidance,
     Height,
     Json,
+    LoraOption,
+    LoraScale,
     ModelArgument,
     Negative,
     Numbers,
     Width,
+    check_model,
     command,
     open_pipeline,
     pipeline_refusals,
@@ -43,6 +46,8 @@ def check(
     frames: Frames = None,
     guidance: Guidance = None,
     negative: Negative = None,
+    lora: LoraOption = None,
+    lora_scale: LoraScale = 1.0,
     device: Device = None,
     dtype: Numbers = None,
     as_json: Json = False,
@@ -52,20 +57,28 @@ def check(
     Ends with 0 if no promise was broken, 1 if one was, 2 if something was wrong with the question.
     """
     from budcache import models
-    from budcache.jobs.check import PROMPTS
     from budcache.jobs.check import check as tried
+    from budcache.samples.prompts import TRIED
 
+    check_model(model, lora, lora_scale)
     chosen = choose(policy, budget)
-    pipe = open_pipeline(model, device, dtype)
+    pipe = open_pipeline(model, device, dtype, lora, lora_scale)
     pipe.set_progress_bar_config(disable=True)
     settings = settings_for(
         pipe, height=height, width=width, num_frames=frames, guidance_scale=guidance, negative_prompt=negative
     )
-    own = models.prompts(model, "evaluation")[:2] if model in models.EMBEDDED else PROMPTS
+    own = models.prompts(model, "evaluation")[:2] if model in models.EMBEDDED else TRIED
     if not as_json:
         tell(f"trying {chosen.budget} of {chosen.steps} calls on {len(prompt or own)} prompts.")
     with pipeline_refusals(pipe):
-        found = tried(pipe, chosen, prompts=prompt or own, call=settings, seed=seed, timed=timed)
+        found = tried(
+            *(pipe, chosen),
+            prompts=prompt or own,
+            call=settings,
+            seed=seed,
+            timed=timed,
+            tell=None if as_json else tell,
+        )
     if as_json:
         print(json.dumps({"model": model, **found.as_dict()}))
     else:

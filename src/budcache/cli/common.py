@@ -10,14 +10,19 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
+from budcache.events import Watch
+from budcache.jobs.setup import taken_of
 from budcache.samples.prompts import read_prompts
 from budcache.wording import quote
+
+if TYPE_CHECKING:
+    from budcache.workers import Workers
 
 app = typer.Typer(
     help="Diffusion pipelines at a number of model calls that you fix in advance.",
@@ -78,6 +83,24 @@ Guidances = Annotated[
 Negative = Annotated[str | None, typer.Option("--negative", help="A negative prompt.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps; default: the best there is.")]
 Numbers = Annotated[Dtype | None, typer.Option("--dtype", help="Default: bfloat16 on a GPU, else float32.")]
+WorkersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        help="Let workers hold the runs, on a Ray cluster: ray starts one here; auto, HOST:PORT or ray://HOST:PORT "
+        "finds a running one.",
+    ),
+]
+WorkerCount = Annotated[
+    int | None, typer.Option("--worker-count", min=1, help="How many workers.", show_default="as many as there is room")
+]
+CpusPerWorker = Annotated[
+    float | None, typer.Option("--cpus-per-worker", help="CPUs, and threads, of each worker.", show_default="1")
+]
+GpusPerWorker = Annotated[
+    float | None,
+    typer.Option("--gpus-per-worker", help="GPUs of each worker; 0.5 shares one.", show_default="1 where there are"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text for people.")]
 
 Prompt = Annotated[list[str] | None, typer.Option("--prompt", "-p", help="What to calibrate on.")]
@@ -105,12 +128,13 @@ def open_pipeline(
     import torch
 
     from budcache import models
+    from budcache.pipeline.placing import realigned
 
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     numbers = dtype or ("float32" if device == "cpu" else "bfloat16")
     _quiet()
-    pipe = models.load(model, dtype=getattr(torch, numbers), lora=lora, lora_scale=lora_scale)
+    pipe = realigned(models.load(model, dtype=getattr(torch, numbers), lora=lora, lora_scale=lora_scale))
     if model in models.EMBEDDED and device == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         # Threads wait for each other by spinning. A tiny model gains little by a second one, and where another program
         # wants the core it loses ten times as much.
@@ -121,6 +145,57 @@ def open_pipeline(
         raise PipelineError(
             f"{model} cannot run on {device!r}: {first_line(error)}. Choose another --device."
         ) from None
+
+
+def workers_for(where: str | None, count: int | None, cpus: float | None, gpus: float | None) -> Workers | None:
+    """The workers that were asked for, if any were."""
+    from budcache.workers import Workers
+    from budcache.workers.cluster import engine
+
+    if where is None:
+        for name, value in (("worker-count", count), ("cpus-per-worker", cpus), ("gpus-per-worker", gpus)):
+            if value is not None:
+                raise SearchError(f"--{name} is {value:g}, but there are no workers. Add --workers ray.")
+        return None
+    if where not in ("ray", "auto") and ":" not in where:
+        raise SearchError(
+            f"--workers {quote(where)} is no cluster. Write ray to start one here, or auto, HOST:PORT or "
+            "ray://HOST:PORT for a running one."
+        )
+    found = Workers(count, None if where == "ray" else where, 1 if cpus is None else cpus, gpus)
+    engine()
+    return found
+
+
+@contextmanager
+def opened_pipeline(
+    model: str,
+    device: str | None,
+    dtype: Dtype | None,
+    lora: str | None = None,
+    lora_scale: float = 1.0,
+    *,
+    workers: Workers | None,
+    most: int,
+    watch: Watch,
+) -> Iterator[Any]:
+    """The pipeline in this process, or with workers, each of whom loads it in the same way."""
+    if workers is None:
+        yield open_pipeline(model, device, dtype, lora, lora_scale)
+        return
+    with workers.started(loader(model, device, dtype, lora, lora_scale), most=most, watch=watch) as team:
+        yield team
+
+
+def loader(
+    model: str, device: str | None, dtype: Dtype | None, lora: str | None, lora_scale: float
+) -> Callable[[], Any]:
+    """What loads the same pipeline in another process, which may be in another folder."""
+    from budcache.models import EMBEDDED
+
+    if model not in EMBEDDED and Path(model).expanduser().is_dir():
+        model = str(Path(model).expanduser().resolve())
+    return functools.partial(open_pipeline, model, device, dtype, lora, lora_scale)
 
 
 def _quiet() -> None:
@@ -163,13 +238,11 @@ def samples_for(
 
 def settings_for(pipe: Any, **wanted: Any) -> dict[str, Any]:
     """The given settings, refused where the pipeline has no such argument."""
-    from budcache.pipeline.arguments import arguments
-
-    known = arguments(pipe)
+    known = taken_of(pipe)
     given = {name: value for name, value in wanted.items() if value is not None}
     for name in given:
-        if name not in known:
-            raise PipelineError(f"{type(pipe).__name__} takes no {name}. Leave that option out.")
+        if name not in known.names:
+            raise PipelineError(f"{known.kind} takes no {name}. Leave that option out.")
     return given
 
 
@@ -181,7 +254,7 @@ def pipeline_refusals(pipe: Any) -> Iterator[None]:
     except BudcacheError:
         raise
     except (ValueError, TypeError, RuntimeError) as error:
-        raise PipelineError(f"{type(pipe).__name__} failed: {first_line(error)}.") from error
+        raise PipelineError(f"{taken_of(pipe).kind} failed: {first_line(error)}.") from error
 
 
 def check_writable(path: Path) -> None:
@@ -251,8 +324,6 @@ def draw(path: Path, *panels: Callable[[Any], None]) -> None:
     check_writable(path)
     try:
         plots.save(path, *panels)
-    except OSError as error:
-        raise FileError(f"{path} cannot be drawn: {error.strerror or error}. Choose another place.") from None
     except ValueError as error:
         raise PipelineError(f"{path} cannot be drawn: {first_line(error)}. Choose a name that ends in .png.") from None
     say(f"drawn to {path}", err)

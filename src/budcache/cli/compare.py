@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +15,11 @@ import typer
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     CALIBRATION_PROMPTS,
+    CpusPerWorker,
     Device,
     Fps,
     Frames,
+    GpusPerWorker,
     Guidance,
     Height,
     Json,
@@ -25,15 +28,19 @@ from budcache.cli.common import (
     Negative,
     Numbers,
     Width,
+    WorkerCount,
+    WorkersOption,
     check_writable,
     command,
     first_prompts,
+    loader,
     open_pipeline,
     out,
     pipeline_refusals,
     say,
     settings_for,
     tell,
+    workers_for,
 )
 from budcache.cli.search import parse_budgets
 from budcache.errors import SearchError
@@ -102,6 +109,10 @@ def compare(
     negative: Negative = None,
     device: Device = None,
     dtype: Numbers = None,
+    workers: WorkersOption = None,
+    worker_count: WorkerCount = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
     show_only: Annotated[
         bool, typer.Option("--show-only", help="Only show what is in --out, finished or not; needs no model.")
     ] = False,
@@ -138,6 +149,9 @@ def compare(
         tell_cost(expected(steps=steps, budgets=wanted, methods=names, policies=ladders, **sizes), as_json)
         return
     check_writable(folder / "comparison.json")
+    hands = workers_for(workers, worker_count, cpus_per_worker, gpus_per_worker)
+    if hands is not None:
+        hands = replace(hands, load=loader(model, device, dtype, lora, lora_scale))
     pipe = open_pipeline(model, device, dtype, lora, lora_scale)
     pipe.set_progress_bar_config(disable=True)
     settings = settings_for(
@@ -160,6 +174,7 @@ def compare(
             batch=batch or (EMBEDDED_BATCH if embedded else 1),
             call=settings,
             fps=fps,
+            workers=hands,
             timed=None if timed is None else [name for name in _names(timed, "--timed") if name != "none"],
             watch=watch,
             progress=False,

@@ -33,7 +33,9 @@ def export(
         str | None, typer.Option(help="A model: diffusers writes it whole; others take its noise levels.")
     ] = None,
     runtime: Annotated[str | None, typer.Option("--for", help=f"Which runtime of a target. {_RUNTIMES}.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write into a folder that has files already.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file, or write into a folder that has some.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a policy for another runtime, so that it runs there without budcache.

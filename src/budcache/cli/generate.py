@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from budcache.chosen import choose, opened
+from budcache.chosen import Opened, check_choice, choose, opened
 from budcache.cli.common import (
     Device,
     Fps,
@@ -87,7 +87,8 @@ def generate(
     from budcache.storage import media
 
     check_model(model, lora, lora_scale)
-    planned = _planned(policy, budget, seconds)
+    given = _looked_at(policy, budget, seconds)
+    planned = None if given is None else given.value.steps
     if planned is not None and steps not in (None, planned):
         raise PipelineError(
             f"the policy has {planned} steps, but --steps is {steps}. Leave --steps out, or search again."
@@ -114,10 +115,10 @@ def generate(
     written: list[dict[str, Any]] = []
     with ExitStack() as stack:
         handle = None
-        if policy is not None:
+        if given is not None:
             call = {**settings, "prompt": prompt[0]}
             timed = {"seconds": seconds, "call": call, "measure_again": measure_again}
-            handle = _served(pipe, policy, budget, timed)
+            handle = _served(pipe, given, budget, timed)
             stack.callback(handle.remove)
         if handle is not None and handle.reason is not None:
             tell(handle.reason)
@@ -140,8 +141,8 @@ def generate(
         print(json.dumps({"model": model, **({"reason": reason} if reason else {}), "samples": written}))
 
 
-def _planned(path: Path | None, budget: int | None, seconds: float | None) -> int | None:
-    """The steps of the policy, which is looked at before anything is loaded; None is the full run."""
+def _looked_at(path: Path | None, budget: int | None, seconds: float | None) -> Opened | None:
+    """The policy, which is read once, before anything is loaded; None is the full run."""
     if path is None:
         for name, value in (("--budget", budget), ("--seconds", seconds)):
             if value is not None:
@@ -149,16 +150,14 @@ def _planned(path: Path | None, budget: int | None, seconds: float | None) -> in
                     f"{name} chooses a rung of a ladder, but there is no --policy. Give the ladder's file."
                 )
         return None
+    check_choice(budget, seconds)
+    found = opened(path)
     if seconds is None:
-        return choose(path, budget).steps
-    if budget is not None:
-        raise PipelineError("--budget and --seconds were both given. A time chooses the budget: leave one of them out.")
-    if seconds <= 0:
-        raise PipelineError(f"--seconds is {seconds:g}, but a time is positive. Give one such as 2.0.")
-    return opened(path).steps
+        choose(found, budget)
+    return found
 
 
-def _served(pipe: Any, policy: Path, budget: int | None, timed: dict[str, Any]) -> Handle:
+def _served(pipe: Any, policy: Opened, budget: int | None, timed: dict[str, Any]) -> Handle:
     from budcache.pipeline import apply
 
     with pipeline_refusals(pipe):

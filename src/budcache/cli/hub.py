@@ -14,8 +14,11 @@ from budcache.cli.common import (
     Guidance,
     Height,
     Json,
+    LoraOption,
+    LoraScale,
     ModelArgument,
     Width,
+    as_typed,
     check_model,
     command,
     open_pipeline,
@@ -61,16 +64,18 @@ def find(
     width: Width = None,
     frames: Frames = None,
     guidance: Guidance = None,
+    lora: LoraOption = None,
+    lora_scale: LoraScale = 1.0,
     as_json: Json = False,
 ) -> None:
     """List what the hub has for a model, the nearest settings first.
 
-    A folder or an embedded model is loaded, and its weights are recognised. Of a hub id nothing is downloaded: ladders
-    are found by the model's name.
+    A folder, an embedded model or one with a LoRA is loaded, and its weights are recognised. Of a hub id alone nothing
+    is downloaded: ladders are found by the model's name.
     """
-    check_model(model)
-    on_hub = not Path(model).is_dir() and named(model) is not None
-    source = model if on_hub else open_pipeline(model, "cpu", None)
+    check_model(model, lora, lora_scale)
+    by_name = lora is None and not Path(model).is_dir() and named(model) is not None
+    source = model if by_name else open_pipeline(model, "cpu", None, lora, lora_scale)
     found = look(source, steps=steps, height=height, width=width, frames=frames, guidance=guidance)
     if as_json:
         print(json.dumps([each.model_dump(mode="json", exclude_none=True) for each in found]))
@@ -79,25 +84,26 @@ def find(
         say(f"the hub has no ladder for {model} yet. Make one with `budcache search`, and publish it: `budcache push`.")
         return
     out.print(_table(found))
-    say(f"\n  budcache generate {model} --policy {found[0].name} --budget {found[0].says.budgets[-1]} --prompt ...")
+    rung = f"--policy {found[0].name} --budget {found[0].says.budgets[-1]}"
+    say(f"\n  budcache generate {model}{as_typed(lora, lora_scale)} {rung} --prompt ...")
 
 
 def _table(found: list[Found]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("name", "calls", "steps", "size", "guidance", "PSNR, dB", "weights"):
+    lora = any(each.says.adapters for each in found)
+    for name in ("name", "calls", "steps", "size", "guidance", "PSNR, dB", *(["LoRA"] if lora else []), "weights"):
         table.add_column(name, no_wrap=name == "name")
     for each in found:
         says = each.says
         size = " x ".join(filter(None, (_ends(says.width), _ends(says.height), _ends(says.frames))))
-        figures = [figure for figure in says.psnr if figure is not None]
-        psnr = f"{min(figures):.1f} to {max(figures):.1f}" if figures else "-"
         table.add_row(
             each.name,
             f"{says.budgets[0]} to {says.budgets[-1]}" if len(says.budgets) > 1 else str(says.budgets[0]),
             str(says.steps),
             size or "-",
             _ends(says.guidance) or "-",
-            psnr,
+            says.quality or "-",
+            *([", ".join(says.adapters) or "-"] if lora else []),
             "the same" if each.same_weights else "by name",
         )
     return table

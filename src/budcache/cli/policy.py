@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from budcache.cli.common import Json, check_writable, command, out, say
-from budcache.errors import PolicyError
+from budcache.errors import FileError, PolicyError
 from budcache.exports.foreign import PREFIX, PRESETS, import_policy
 from budcache.policy import Reuse
 from budcache.wording import quote
@@ -34,12 +34,15 @@ def policy(
         typer.Option(help="What reused steps repeat.", show_default="residual from others, output by hand"),
     ] = None,
     out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the policy.")] = Path("policy.json"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a policy by hand, or from the authors' checkpoints and cache-dit's masks."""
     from budcache.report.text import describe
 
     check_writable(out_path)
+    if out_path.exists() and not force:
+        raise FileError(f"{out_path} is there already. Choose another --out, or replace it with --force.")
     chosen = None if computed is None else parse_steps(computed)
     found = import_policy(source, steps=steps, computed=chosen, reuse=reuse)
     found.save(out_path)

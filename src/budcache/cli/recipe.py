@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from budcache.cli.common import Json, command, out, say
-from budcache.recipes import RECIPES, written
-from budcache.recipes import recipe as look_up
+from budcache.jobs.recipes import RECIPES, written
+from budcache.jobs.recipes import recipe as look_up
 
 
 @command

@@ -10,12 +10,15 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
+from budcache.chosen import load
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     Across,
     Count,
+    CpusPerWorker,
     Device,
     Frames,
+    GpusPerWorker,
     Guidances,
     Height,
     Json,
@@ -26,16 +29,19 @@ from budcache.cli.common import (
     PromptFile,
     StateMemory,
     Width,
+    WorkerCount,
+    WorkersOption,
     calibration_prompts,
     check_model,
     command,
     draw,
-    open_pipeline,
+    opened_pipeline,
     out,
     pipeline_refusals,
     samples_for,
     say,
     several_guidances,
+    workers_for,
 )
 from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.cli.search import parse_budgets
@@ -46,10 +52,11 @@ from budcache.jobs.config import AlignConfig, AlignMethod, FitConfig
 from budcache.jobs.estimate import align_phases, fit_phases, put_aside
 from budcache.jobs.fit import fit as fit_policies
 from budcache.jobs.refining import origin_after
+from budcache.jobs.setup import about_of
 from budcache.options import bytes_of
-from budcache.policy import Ladder, Origin, Policy, load
+from budcache.policy import Ladder, Origin, Policy
 from budcache.rows import MAX_BLEND
-from budcache.samples.samples import split, take_samples
+from budcache.samples.samples import runs_of, split, take_samples
 from budcache.wording import quote
 
 LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder: a file, or owner/name on the hub.")]
@@ -108,6 +115,10 @@ def fit(
     dry_run: DryRun = False,
     device: Device = None,
     dtype: Numbers = None,
+    workers: WorkersOption = None,
+    worker_count: WorkerCount = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
     as_json: Json = False,
 ) -> None:
     """Fit the reuse of masks in closed form: blends of past outputs instead of repeats of the last one."""
@@ -126,10 +137,14 @@ def fit(
         tell_cost(Planned("fit", fit_phases(config, len(texts))), as_json)
         return
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
-    pipe = open_pipeline(work.model, device, dtype, *work.lora)
-    samples, settings = samples_for(pipe, texts, guidances, **wanted)
-    work.check(pipe, take_samples((), samples, settings), teacher_steps)
-    with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
+    hands, most = workers_for(workers, worker_count, cpus_per_worker, gpus_per_worker), runs_of(texts, batch)
+    with (
+        Bar(quiet=as_json) as bar,
+        opened_pipeline(work.model, device, dtype, *work.lora, workers=hands, most=most, watch=bar) as pipe,
+        pipeline_refusals(pipe),
+    ):
+        samples, settings = samples_for(pipe, texts, guidances, **wanted)
+        work.check(pipe, take_samples((), samples, settings), teacher_steps)
         found = fit_policies(
             pipe,
             work.ladder,
@@ -198,6 +213,10 @@ def align(
     dry_run: DryRun = False,
     device: Device = None,
     dtype: Numbers = None,
+    workers: WorkersOption = None,
+    worker_count: WorkerCount = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
     as_json: Json = False,
 ) -> None:
     """Move all numbers of policies together, without gradients or by Algorithm 3; killed, the same command goes on."""
@@ -215,11 +234,15 @@ def align(
         tell_cost(Planned("align", align_phases(config, len(texts))), as_json)
         return
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
-    pipe = open_pipeline(work.model, device, dtype, *work.lora)
-    samples, settings = samples_for(pipe, texts, guidances, **wanted)
-    work.check(pipe, take_samples((), samples, settings), teacher_steps)
     losses: dict[str, list[Updated]] = {}
-    with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
+    hands, most = workers_for(workers, worker_count, cpus_per_worker, gpus_per_worker), runs_of(texts, batch)
+    with (
+        Bar(quiet=as_json) as bar,
+        opened_pipeline(work.model, device, dtype, *work.lora, workers=hands, most=most, watch=bar) as pipe,
+        pipeline_refusals(pipe),
+    ):
+        samples, settings = samples_for(pipe, texts, guidances, **wanted)
+        work.check(pipe, take_samples((), samples, settings), teacher_steps)
 
         def watch(event: Event) -> None:
             bar(event)
@@ -249,10 +272,8 @@ def align(
         )
     work.done(found)
     if plot is not None:
-        from budcache.pipeline import PipelineModel
-
-        with PipelineModel(pipe, steps=found.steps, **{**settings, **samples[0]}) as run:
-            reference = run.sigmas.tolist()
+        origin = found.rungs[0].origin
+        reference = origin.levels or None if origin is not None else None
         schedules = {f"{rung.budget} calls": rung.sigmas for rung in found}
         draw(plot, lambda axes: plots.sigmas(axes, reference, schedules), lambda axes: plots.losses(axes, losses))
 
@@ -290,7 +311,8 @@ class _Work:
 
     def check(self, pipe: Any, samples: list[dict[str, Any]], teacher_steps: int | None) -> None:
         """Refuse, before the work, to write into a ladder that the new rungs do not belong to."""
-        origins = {rung.budget: origin_after(pipe, rung, samples, teacher_steps) for rung in self.ladder}
+        here = about_of(pipe).origin
+        origins = {rung.budget: origin_after(here, rung, samples, teacher_steps) for rung in self.ladder}
         rungs = [rung.model_copy(update={"origin": origins[rung.budget]}) for rung in self.ladder]
         self.into.check(Ladder.of(rungs), {"align": "alignment"}.get(self.verb, self.verb))
 

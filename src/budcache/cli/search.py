@@ -15,8 +15,10 @@ from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     Across,
     Count,
+    CpusPerWorker,
     Device,
     Frames,
+    GpusPerWorker,
     Guidances,
     Height,
     Json,
@@ -29,17 +31,20 @@ from budcache.cli.common import (
     PromptFile,
     StateMemory,
     Width,
+    WorkerCount,
+    WorkersOption,
     as_typed,
     calibration_prompts,
     check_model,
     command,
     err,
-    open_pipeline,
+    opened_pipeline,
     out,
     pipeline_refusals,
     samples_for,
     say,
     several_guidances,
+    workers_for,
 )
 from budcache.cli.rungs import Force, Output, say_what_was_there
 from budcache.errors import SearchError
@@ -51,6 +56,7 @@ from budcache.jobs.searching import check_record
 from budcache.mask import MAX_STEPS, Mask
 from budcache.options import bytes_of
 from budcache.policy import Ladder, Policy, Reuse
+from budcache.samples.samples import runs_of
 from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy
 from budcache.wording import quote
 
@@ -122,6 +128,10 @@ def search(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it will cost, and stop.")] = False,
     device: Device = None,
     dtype: Numbers = None,
+    workers: WorkersOption = None,
+    worker_count: WorkerCount = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
     as_json: Json = False,
 ) -> None:
     """Find the policies of one or several budgets from a few prompts; killed, the same command goes on."""
@@ -149,22 +159,25 @@ def search(
         care,
         features,
     )
-    runs = _record(record, config)
+    runs, hands = _record(record, config), workers_for(workers, worker_count, cpus_per_worker, gpus_per_worker)
     texts = calibration_prompts(model, prompt or [], prompts, count)
     if count is None and config.as_served:
         texts = _paid_for(texts, config)
     config.searched_on(len(texts))
-    planned = Planned("search", search_phases(config, len(texts)), all_masks(config))
     if dry_run:
-        tell_cost(planned, as_json)
+        _tell_cost(config, len(texts), as_json)
         return
-    into = Output(out_path, force)
-    pipe = open_pipeline(model, device, dtype, lora, lora_scale)
+    into, begin = Output(out_path, force), time.perf_counter()
+    kept = ledger or out_path.with_suffix(".ledger.jsonl")
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
-    samples, settings = samples_for(pipe, texts, guidances, **wanted)
-    into.check(_rungs_like(pipe, config, [{**settings, **sample} for sample in samples]), "search")
-    kept, begin = ledger or out_path.with_suffix(".ledger.jsonl"), time.perf_counter()
-    with Bar(quiet=as_json) as bar, pipeline_refusals(pipe):
+    most = runs_of(texts, batch)
+    with (
+        Bar(quiet=as_json) as bar,
+        opened_pipeline(model, device, dtype, lora, lora_scale, workers=hands, most=most, watch=bar) as pipe,
+        pipeline_refusals(pipe),
+    ):
+        samples, settings = samples_for(pipe, texts, guidances, **wanted)
+        into.check(_rungs_like(pipe, config, [{**settings, **sample} for sample in samples]), "search")
         ladder = find(
             pipe,
             steps=steps,
@@ -193,6 +206,16 @@ def search(
         )
     drawn = f"{model}{as_typed(lora, lora_scale)}"
     _tell(drawn, ladder, into.write(ladder), out_path, kept, time.perf_counter() - begin, as_json)
+
+
+def _tell_cost(config: SearchConfig, samples: int, as_json: bool) -> None:
+    """What the search will cost. The model is not loaded, so what guidance by two branches would add is said apart."""
+    planned = Planned("search", search_phases(config, samples), all_masks(config))
+    guided = Planned("search", search_phases(replace(config, guided=True), samples)).sample_calls
+    more = guided - planned.sample_calls
+    said = f"guidance by two branches (Wan, SD3, SDXL, Qwen-Image; not FLUX) adds about {more}" if more else ""
+    note = "; ".join(filter(None, [planned.note, said]))
+    tell_cost(replace(planned, note=note), as_json, sample_calls_with_two_branches=guided)
 
 
 def _rungs_like(pipe: Any, config: SearchConfig, samples: list[dict[str, Any]]) -> Ladder:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from budcache.chosen import load
 from budcache.cli.common import Json, command, draw, out, say
 from budcache.events import Scored
-from budcache.policy import Ladder, Policy, load
+from budcache.policy import Ladder, Policy
 from budcache.strategies import read_history
 
 

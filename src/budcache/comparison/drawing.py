@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from budcache.comparison.folder import Folder, compares, unusable
+from budcache.comparison.folder import Drawn, Folder, compares, unusable
 from budcache.comparison.methods import title
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import BESIDE, CLOSE, FULL, Entry
 from budcache.comparison.timing import LEAST_PAIRS, Pair, enough
-from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
+from budcache.errors import BudcacheError, FileError, PipelineError, SearchError, WorkerError
 from budcache.events import EntryDone, Phase
 from budcache.jobs.meter import Meter
-from budcache.mask import Run
+from budcache.mask import Computed
 from budcache.metrics.base import Frame
 from budcache.pipeline.clock import Clock, Lap
 from budcache.pipeline.parts import denoisers, is_compiled
@@ -69,7 +69,7 @@ class Drawing:
                 self._drawn(0, self.steps)
                 self.meter.add(round(last_run().calls))
             self._warm = True
-        laps, runs = list[Lap](), list[Run]()
+        laps, runs = list[Lap](), list[Computed]()
         with ready.running() as last_run:
             for number in range(len(self.samples)):
                 sample, lap = self._drawn(number, ready.steps)
@@ -77,11 +77,10 @@ class Drawing:
                 runs.append(last_run())
                 self.folder.keep(method, budget, number, sample)
                 self.meter.add(round(runs[-1].calls), note)
-        pairs = [] if method == FULL or not self._is_timed(method) else self._pairs(ready)
         full = [(lap.loop, run.calls) for lap, run in zip(laps, runs, strict=True)] if method == FULL else []
-        full = full or [(pair.full, pair.full_calls) for pair in pairs] or self._drawn_full()
+        full = full or self._drawn_full()
         name = method.removeprefix(BESIDE)
-        return Entry(
+        entry = Entry(
             method=method,
             title=f"full run, {self.steps} steps" if method == FULL else title(name),
             budget=budget,
@@ -90,17 +89,35 @@ class Drawing:
             seconds=tuple(lap.loop for lap in laps),
             full_seconds=tuple(seconds for seconds, _ in full),
             full_calls=tuple(calls for _, calls in full),
-            timed_seconds=tuple(pair.own for pair in pairs),
-            timed_calls=tuple(pair.calls for pair in pairs),
             before_seconds=median(lap.before for lap in laps),
             after_seconds=median(lap.after for lap in laps),
-            memory=max((pair.memory for pair in pairs if pair.memory), default=self._memory(laps, method)),
+            memory=self._memory(laps, method),
             masks=tuple(run.mask for run in runs),
             branches=tuple(run.branches for run in runs) if any(len(set(run.branches)) > 1 for run in runs) else (),
             knob=ready.knob,
             learned_on=ready.learned_on,
             learning_calls=ready.learning_calls,
         )
+        return self.clocked(entry, ready) if self.wants_timing(entry) else entry
+
+    def clocked(self, entry: Entry, ready: Ready) -> Entry:
+        """The same entry with its speed, from pairs of a full run and a run of the method."""
+        pairs = self._pairs(ready)
+        return entry.model_copy(
+            update={
+                "full_seconds": tuple(pair.full for pair in pairs),
+                "full_calls": tuple(pair.full_calls for pair in pairs),
+                "timed_seconds": tuple(pair.own for pair in pairs),
+                "timed_calls": tuple(pair.calls for pair in pairs),
+                "memory": max((pair.memory for pair in pairs if pair.memory), default=None),
+            }
+        )
+
+    def wants_timing(self, entry: Entry) -> bool:
+        """Whether an entry is to be timed: one that never was, or by name one that could not be measured."""
+        if entry.method == FULL or not self._is_timed(entry.method):
+            return False
+        return not entry.timed_seconds or (self.timed is not None and not entry.speed.known)
 
     def _is_timed(self, method: str) -> bool:
         return not method.startswith(BESIDE) and (self.timed is None or method in self.timed)
@@ -136,7 +153,7 @@ class Drawing:
         self.meter.add(round(calls))
         return lap, calls
 
-    def _equivalents(self, ready: Ready, runs: Sequence[Run]) -> tuple[float, ...]:
+    def _equivalents(self, ready: Ready, runs: Sequence[Computed]) -> tuple[float, ...]:
         """The operations of every sample in units of the full run's calls; counted for each number of calls once."""
         if any(is_compiled(module) for module in denoisers(self.pipe).values()):
             return ()  # what a compiled network does cannot be seen
@@ -191,7 +208,7 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
     """Draw the full run and every method at every budget, but for what the folder has already.
 
     A method that cannot be brought to a budget on this pipeline is left out, with the reason. Trouble with the folder
-    is no method's fault and ends the comparison.
+    or with workers is no method's fault and ends the comparison.
     """
     folder, meter = drawing.folder, drawing.meter
     wanted = {FULL: [drawing.steps], **{method: list(budgets) for method in methods}}
@@ -208,6 +225,7 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
         meter.phase(names[method])
         for budget in those:
             if (method, budget) in known:
+                _clocked(drawing, preparation, folder.drawn[method, budget])
                 meter.skipped(drawing.expected_calls(method, budget))
             elif not _drawn(drawing, preparation, method, budget):
                 continue
@@ -260,7 +278,7 @@ def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int)
         if len(choices) > 1:
             _draw_beside(drawing, entry, choices, made_of)
         folder.add(entry, made_of)
-    except FileError:
+    except (FileError, WorkerError):
         raise
     except BudcacheError as error:
         if method == FULL:
@@ -268,6 +286,14 @@ def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int)
         folder.leave_out(method, title(method), budget, str(error))
         return False
     return True
+
+
+def _clocked(drawing: Drawing, preparation: Preparation, drawn: Drawn) -> None:
+    """Time an entry that was drawn when nobody asked for its speed, or on too busy a machine."""
+    method, budget = drawn.key
+    if drawing.wants_timing(drawn.entry):
+        entry = drawing.clocked(drawn.entry, preparation.ready(method, budget)[0])
+        drawing.folder.add(entry, drawn.made_of, drawn.id)
 
 
 def _draw_beside(drawing: Drawing, entry: Entry, choices: Sequence[Ready], made_of: str) -> None:

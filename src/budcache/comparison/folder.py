@@ -22,10 +22,11 @@ from uuid import uuid4
 import numpy as np
 
 from budcache.comparison.result import BESIDE, FULL, READABLE, VERSION, Conditions, Entry, LeftOut
-from budcache.errors import FileError, PolicyError
+from budcache.errors import FileError
 from budcache.metrics import METRICS
 from budcache.metrics.base import Frame
 from budcache.storage import media
+from budcache.storage.files import replacing
 from budcache.storage.journal import Journal
 from budcache.wording import quote
 
@@ -122,7 +123,7 @@ class Kept:
         for line in lines:
             try:
                 (self._take_drawn if name == DRAWN else self._take_measured)(line)
-            except (ValueError, TypeError, KeyError, PolicyError):
+            except (ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError):
                 raise FileError(
                     f"{self.path / name} has a line that cannot be used: {quote(line)}. Remove the line or the folder."
                 ) from None
@@ -131,7 +132,7 @@ class Kept:
         drawn = None
         if "conditions" in line:
             self.conditions = Conditions.model_validate(line["conditions"])
-            self.methods, self.metrics = tuple(line["methods"]), tuple(line["metrics"])
+            self.methods, self.metrics = _names(line["methods"]), _names(line["metrics"])
         elif "left out" in line:
             out = LeftOut.model_validate(line["left out"])
             for budget in out.budgets:
@@ -221,10 +222,10 @@ class Folder(Kept):
         if (method, budget) in self.drawn:
             self._note_drawn({"removed": [method, budget]})
 
-    def add(self, entry: Entry, made_of: str) -> None:
-        """Write a finished entry down."""
+    def add(self, entry: Entry, made_of: str, drawing: str | None = None) -> None:
+        """Write a finished entry down; with the id of its drawing, what was measured on that stays."""
         facts = entry.model_dump(mode="json", exclude_none=True)
-        self._note_drawn({"id": uuid4().hex, "made of": made_of, "entry": facts})
+        self._note_drawn({"id": drawing or uuid4().hex, "made of": made_of, "entry": facts})
 
     def leave_out(self, method: str, title: str, budget: int, reason: str) -> None:
         """Write down that a method could not take part, and why."""
@@ -245,26 +246,24 @@ class Folder(Kept):
         """
         target, shown = self._sample(method, budget, number), picture(self.path, method, budget, number)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            np.save(target, np.asarray(sample, np.float16))
+            with replacing(target) as temporary:  # on the disk before the line that says so
+                np.save(temporary, np.asarray(sample, np.float16))
             frames = [media.to_picture(frame) for frame in (sample[None] if sample.ndim == 3 else sample)]
             media.save(frames[len(frames) // 2], shown)
             if sample.ndim == 4:
                 media.save(frames, shown.with_suffix(".webp"), (self.conditions and self.conditions.fps) or media.FPS)
-        except FileError:
-            raise
-        except OSError as error:
+        except FileError as error:
+            fact = str(error).removesuffix(" Choose another place.")
             raise FileError(
-                f"{target} cannot be written: {error.strerror or error}. What was finished is kept; make room and "
-                "compare again, or choose another place."
+                f"{fact} What was finished is kept; make room and compare again, or choose another place."
             ) from None
 
     def sample(self, method: str, budget: int, number: int) -> Frame:
         """A sample as it was kept, with values from 0 to 1."""
         source = self._sample(method, budget, number)
         try:
-            return np.asarray(np.load(source, allow_pickle=False), np.float32)
-        except (OSError, ValueError):
+            return np.asarray(media.numbers(source), np.float32)
+        except FileError:
             raise unusable(source) from None
 
     # Measuring
@@ -328,6 +327,12 @@ def _place(folder: Path, method: str, budget: int) -> Path:
     if name != method:  # two names may look alike without their odd letters
         name += f"-{hashlib.sha256(method.encode()).hexdigest()[:6]}"
     return folder / f"{name}-{budget}"
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+        raise ValueError("names are a list of texts")
+    return tuple(values)
 
 
 def _not_finite(values: Sequence[float]) -> str | None:

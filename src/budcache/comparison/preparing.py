@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from budcache.comparison.methods import AUTHORS, OURS, SOLVERS, UNTAUGHT
 from budcache.comparison.searching import expected_calls, searched
@@ -17,10 +17,13 @@ from budcache.comparison.settings import Settings, described
 from budcache.errors import BudcacheError, BudcacheWarning, FileError, PolicyError
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import Setup
-from budcache.mask import Mask, Run
+from budcache.mask import Computed, Mask
 from budcache.policy import Ladder, Origin, Policy
 from budcache.samples.samples import seeded
 from budcache.wording import quote
+
+if TYPE_CHECKING:
+    from budcache.workers import Workers
 
 __all__ = ["LEDGER", "SETTINGS", "Preparation", "Ready", "plain"]
 
@@ -33,7 +36,7 @@ RUNS = 150  # of one sample at one budget that choosing a method's settings take
 class Ready:
     """A method at a budget: `running` puts it on the pipeline, and what it gives tells what the last run computed."""
 
-    running: Callable[[], AbstractContextManager[Callable[[], Run]]]
+    running: Callable[[], AbstractContextManager[Callable[[], Computed]]]
     steps: int  # to ask the pipeline for
     knob: str | None = None
     learned_on: int | None = None  # samples that it was searched, fitted or tuned on
@@ -50,6 +53,7 @@ class Preparation:
         folder: where searches are kept.
         policies: ladders that are there already, by method.
         settings: of other methods that were chosen already.
+        workers: who holds the runs of our searches, if not this process.
     """
 
     pipe: Any
@@ -62,6 +66,7 @@ class Preparation:
     batch: int
     meter: Meter
     settings: Settings | None = None
+    workers: Workers | None = None
     _tuners: dict[str, Any] = field(default_factory=dict)
 
     def made_of(self, method: str) -> str:
@@ -119,7 +124,7 @@ class Preparation:
         own = plain(self.pipe, budget)
 
         @contextmanager
-        def running() -> Iterator[Callable[[], Run]]:
+        def running() -> Iterator[Callable[[], Computed]]:
             with solved_by(self.pipe, method), own.running() as last:
                 yield last
 
@@ -184,17 +189,18 @@ class Preparation:
             seed=self.seed,
             batch=self.batch,
             meter=self.meter,
+            workers=self.workers,
         )
 
     def _policy(self, policy: Policy) -> Ready:
         from budcache.pipeline import applied
 
         @contextmanager
-        def running() -> Iterator[Callable[[], Run]]:
+        def running() -> Iterator[Callable[[], Computed]]:
             with applied(self.pipe, policy) as handle:
                 before = handle.stats()
 
-                def last() -> Run:
+                def last() -> Computed:
                     nonlocal before
                     now = handle.stats()
                     calls, reused, before = now.calls - before.calls, now.reused - before.reused, now
@@ -204,7 +210,7 @@ class Preparation:
                         raise BudcacheError(
                             f"a policy of {mask.budget} calls made {calls} of them. Please report this as a bug."
                         )
-                    return Run.of(mask)
+                    return Computed.of(mask)
 
                 yield last
 
@@ -270,11 +276,11 @@ class Preparation:
             for each, calls in choice.settings
         ]
 
-    def _cached(self, method: Any) -> Callable[[], AbstractContextManager[Callable[[], Run]]]:
+    def _cached(self, method: Any) -> Callable[[], AbstractContextManager[Callable[[], Computed]]]:
         from budcache.baselines import caching
 
         @contextmanager
-        def running() -> Iterator[Callable[[], Run]]:
+        def running() -> Iterator[Callable[[], Computed]]:
             with caching(self.pipe, method, self.steps) as runs:
                 yield lambda: runs.finished[-1]
 
@@ -294,16 +300,16 @@ def plain(pipe: Any, steps: int) -> Ready:
     """The pipeline as it is, with so many steps; image-to-image may start midway and make fewer."""
 
     @contextmanager
-    def told() -> Iterator[Callable[[], Run]]:
-        yield lambda: Run.of(Mask.full(max(1, min(int(pipe.num_timesteps), steps))))
+    def told() -> Iterator[Callable[[], Computed]]:
+        yield lambda: Computed.of(Mask.full(max(1, min(int(pipe.num_timesteps), steps))))
 
     @contextmanager
-    def counted() -> Iterator[Callable[[], Run]]:
+    def counted() -> Iterator[Callable[[], Computed]]:
         from budcache.pipeline.steps import followed
 
         count = _Count()
         with followed(pipe, steps, count):
-            yield lambda: Run.of(Mask.full(count.steps))
+            yield lambda: Computed.of(Mask.full(count.steps))
 
     # Most pipelines tell how many steps they ran; modular ones do not.
     return Ready(told if hasattr(type(pipe), "num_timesteps") else counted, steps)

@@ -17,7 +17,8 @@ from budcache.mask import Mask
 from budcache.metrics.base import Summary, summary
 from budcache.policy import Origin
 from budcache.storage.files import read_json, write_json
-from budcache.storage.schema import Count, MaskField, Number, Numbers, Seed, Text, Value
+from budcache.storage.schema import Count, MaskField, Seed, Text, Value
+from budcache.storage.schema import Number as Finite
 from budcache.wording import quote
 
 if TYPE_CHECKING:
@@ -29,8 +30,13 @@ VERSION = 3
 READABLE = (2, 3)
 FULL = "full"
 MAX_SAMPLES = 100_000
+LARGEST = 1e100  # beyond it sums of squares are not finite any more
 CLOSE = 0.05  # calls from the budget, on average, that count as none
 BESIDE = "beside:"  # before the name of a method whose second setting it is, in a folder
+
+
+Number = Annotated[Finite, Field(ge=-LARGEST, le=LARGEST)]
+Numbers = Annotated[tuple[Number, ...], Field(fail_fast=True)]
 
 
 class Measure(Value):

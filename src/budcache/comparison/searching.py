@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from budcache.comparison.methods import AUTHORS
-from budcache.events import Event, Progress
+from budcache.events import Event, Progress, WorkerTold
 from budcache.jobs.estimate import estimate
 from budcache.jobs.meter import Meter
 from budcache.jobs.search import search
 from budcache.policy import Ladder
+
+if TYPE_CHECKING:
+    from budcache.workers import Workers
 
 __all__ = ["expected_calls", "searched"]
 
@@ -29,6 +33,7 @@ def searched(
     seed: int,
     batch: int,
     meter: Meter,
+    workers: Workers | None = None,
 ) -> Ladder:
     """The ladder of one of our methods, or of the published search, with its scores kept in a ledger of its own."""
     samples = samples[:AUTHORS_SAMPLES] if method in AUTHORS else samples
@@ -36,6 +41,8 @@ def searched(
     seen: list[int] = []  # sample-calls, as the search tells them: those of interrupted runs come first
 
     def follow(event: Event) -> None:
+        if isinstance(event, WorkerTold):
+            meter.tell(replace(event, job="compare"))
         if isinstance(event, Progress):
             meter.add(event.sample_calls - seen[-1] if seen else 0, note=f"searching, {event.phase}")
             seen.append(event.sample_calls)
@@ -49,6 +56,7 @@ def searched(
         seed=seed,
         batch=min(batch, len(samples)),
         ledger=ledger,
+        workers=workers,
         progress=False,
         watch=follow,
         objective="pixel" if method == "authors" and wan else "latent",

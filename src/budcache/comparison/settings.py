@@ -84,7 +84,7 @@ class Settings:
                     found._kept.setdefault(method, {})[int(budget)] = {**kept, "settings": settings}
                 for budget in found._kept.get(method, {}):
                     found.find(method, budget)  # what does not fit this version of the method is said now
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
             raise PolicyError(
                 f"{path} does not hold settings that this budcache can use. Remove it, and they are chosen again."
             ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import ClassVar
 from budcache import __version__
 from budcache.errors import PolicyError
 from budcache.plan import Plan
-from budcache.policy import Policy, Reuse
+from budcache.policy import Origin, Policy, Reuse
 from budcache.wording import quote
 
 __all__ = ["Made", "Target", "Task", "decimals", "filled", "module"]
@@ -30,15 +31,19 @@ class Task:
     Args:
         policy: what is exported.
         levels: the K + 1 effective noise levels of its runs; none where the target needs none.
+        full: those that the pipeline itself has in such a run: by them a policy's own move to other sizes.
         runtime: which of the runtimes that a target serves, where it serves several.
-        model: the folder of the pipeline that is to be written along, with a target that can.
+        model: the folders of the pipeline that is to be written along, with a target that can; the last has its index.
+        call: arguments that the pipeline has to be called with, beside a prompt, each with a comma before it.
         name: of what is written, without ending.
     """
 
     policy: Policy
     levels: tuple[float, ...] = ()
+    full: tuple[float, ...] = ()
     runtime: str | None = None
-    model: Path | None = None
+    model: tuple[Path, ...] = ()
+    call: str = ""
     name: str = "policy"
 
     @cached_property
@@ -65,9 +70,12 @@ class Task:
     @property
     def whole(self) -> Policy:
         """The policy with all that a run needs and nothing else: levels filled in, rows for the combined output."""
-        rows = self.policy.rows
         return Policy(
-            mask=self.policy.mask, sigmas=self.levels or self.policy.sigmas, weights=self.policy.weights, rows=rows
+            mask=self.policy.mask,
+            sigmas=self.levels or self.policy.sigmas,
+            weights=self.policy.weights,
+            rows=self.policy.rows,
+            origin=Origin(levels=self.full) if self.full else None,
         )
 
     @property
@@ -76,10 +84,16 @@ class Task:
         return json.dumps(self.whole.model_dump(mode="json", exclude_none=True))
 
     @property
+    def plain_pipeline(self) -> str:
+        """The kind of pipeline that it is for."""
+        origin = self.policy.origin
+        return _plain(origin.pipeline) if origin is not None and origin.pipeline else "your model"
+
+    @property
     def header(self) -> str:
         """What made a file, and of what."""
         origin = self.policy.origin
-        of = f" of {origin.model}" if origin is not None and origin.model else ""
+        of = f" of {_plain(origin.model)}" if origin is not None and origin.model else ""
         calls = f"{self.policy.budget} of {self.policy.steps} model calls"
         return f"Made by budcache {__version__} from a policy{of}: {calls}. Licence: Apache-2.0."
 
@@ -92,12 +106,12 @@ class Made:
         files: texts by their path within the export's folder; a single one under the name "" is the export itself.
         run: the line that says how to run it; `{out}` in it stands for where it was written, and
             `{folder}` for the folder which that is in.
-        copied: a folder whose files are written along, before the others.
+        copied: folders whose files are written along, before the others.
     """
 
     files: Mapping[str, str]
     run: str
-    copied: Path | None = None
+    copied: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,6 +129,8 @@ class Target(ABC):
         carries_levels: whether it can be told noise levels.
         carries_rows: whether it can go on with more than the newest output.
         carries_solvers: whether it knows the schedulers of diffusers; else its steps are those of Euler.
+        carries_experts: whether it lets a second network take over midway, as Wan 2.2 does.
+        needs_argument: what a pipeline that is asked for levels has to take, for the line that says how to run it.
         takes_model: whether it can write a whole pipeline.
         is_module: whether what it writes is one file of Python, to be imported by its name.
     """
@@ -127,6 +143,8 @@ class Target(ABC):
     carries_levels: ClassVar[bool] = True
     carries_rows: ClassVar[bool] = True
     carries_solvers: ClassVar[bool] = False
+    carries_experts: ClassVar[bool] = False
+    needs_argument: ClassVar[str | None] = None
     takes_model: ClassVar[bool] = False
     is_module: ClassVar[bool] = False
 
@@ -141,7 +159,9 @@ class Target(ABC):
         if policy.reuse not in self.reuses:
             instead = "the blocks' residuals are" if policy.reuse == "output" else "the model's outputs are"
             was = "outputs" if policy.reuse == "output" else "residuals"
-            found.append(f"{instead} reused where the policy reuses {was}, which made 0.1 to 0.8 dB on tiny-flux")
+            found.append(
+                f"{instead} reused where the policy reuses {was}, which changed quality by 0.1 to 0.8 dB on tiny-flux"
+            )
         if policy.is_blended and not self.carries_rows:
             found.append(f"the blend of past outputs is left out{_decibels(policy)}")
         elif policy.guided is not None:
@@ -151,11 +171,22 @@ class Target(ABC):
         solver = scheduler not in (None, SOLVER_FREE) and policy.rows is None and policy.reuse == "output"
         if solver and not self.carries_solvers and "output" in self.reuses:
             found.append(f"the steps of {scheduler} become those of Euler")
+        if policy.origin is not None and policy.origin.switch is not None and not self.carries_experts:
+            found.append(f"one network makes all steps, where a second one takes over at step {policy.origin.switch}")
         return found
+
+    def writes_module(self, runtime: str | None) -> bool:
+        """Whether what is written is imported by its name."""
+        return self.is_module
 
     def runtime(self, task: Task) -> str:
         """The runtime that was asked for, or the usual one."""
         return task.runtime or self.runtimes[0]
+
+
+def _plain(text: str) -> str:
+    """A text of a file, as it may stand in code of any language: one line of letters, digits and what names need."""
+    return " ".join(re.sub(r"[^\w./@ -]", " ", text, flags=re.ASCII).split())[:120]
 
 
 def _decibels(policy: Policy) -> str:
@@ -163,15 +194,24 @@ def _decibels(policy: Policy) -> str:
     gains = [line.gain for line in policy.refined]
     psnr = policy.quality.psnr if policy.quality is not None else None
     if psnr is None or not gains or None in gains:
-        return " (what that costs is not on record)"
-    return f" ({psnr:.1f} dB with it, {psnr - sum(gain or 0.0 for gain in gains):.1f} dB without, on held-out prompts)"
+        return " (what that costs is not on record; `budcache fit` and a new search measure it)"
+    on = (
+        "on the prompts that it was fitted on"
+        if policy.quality and policy.quality.used_to_fit
+        else "on held-out prompts"
+    )
+    return f" ({psnr:.1f} dB with it, {psnr - sum(gain or 0.0 for gain in gains):.1f} dB without, {on})"
 
 
 def filled(name: str, **values: object) -> str:
-    """A template with values in the place of `{{ name }}`; `runtime` is what carries out policies without budcache."""
+    """A template with values in the place of `{{ name }}`.
+
+    `runtime` is what carries out policies without budcache, and `torch` what it needs beside where arrays are torch's.
+    """
     text = (TEMPLATES / name).read_text(encoding="utf-8")
     runtime = (Path(__file__).parent / "runtime.py").read_text(encoding="utf-8").partition(MARK)[2]
-    for key, value in {"runtime": runtime, **values}.items():
+    torch = (TEMPLATES / "torch.py.txt").read_text(encoding="utf-8")
+    for key, value in {"runtime": runtime, "torch": torch, **values}.items():
         text = text.replace(f"{{{{ {key} }}}}", str(value))
     return text
 

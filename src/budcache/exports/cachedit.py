@@ -40,7 +40,7 @@ class CacheDiT(Target):
         if runtime == "xdit":
             settings |= {"enable_taylorseer": False} | ({"enable_separate_cfg": True} if branches else {})
             flags = f"--cache_method dbcache --cache_config '{json.dumps(settings)}'\n"
-            run = f"eval torchrun ... xdit's example script ... $(grep -v '^#' {{out}}) --num_inference_steps {steps}"
+            run = f"eval torchrun EXAMPLE_SCRIPT_OF_XDIT.py $(grep -v '^#' {{out}}) --num_inference_steps {steps}"
             return Made({"": f"# {task.header}\n{flags}"}, run)
         lines = [f"  {name}: {json.dumps(value).strip(chr(34))}" for name, value in settings.items()]
         lines.append(

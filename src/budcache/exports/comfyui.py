@@ -6,6 +6,7 @@ import json
 from typing import Any, ClassVar, NamedTuple
 
 from budcache.exports.base import Made, Target, Task, decimals, filled
+from budcache.policy import Origin
 
 __all__ = ["ComfyUI"]
 
@@ -21,6 +22,11 @@ dependencies = []
 PublisherId = ""  # yours, to publish it in the registry
 DisplayName = "Budcache Policy"
 """
+
+
+# What ComfyUI calls the text encoders of models that have one, by the names of their pipelines in diffusers.
+ENCODERS = {"Wan": "wan", "QwenImage": "qwen_image", "ZImage": "lumina2", "Lumina2": "lumina2"}
+OTHER = "put the loaders that {} needs in the place of those in it: which they are is not known here."
 
 
 class Node(NamedTuple):
@@ -55,25 +61,24 @@ class ComfyUI(Target):
             "example_workflows/policy.json": json.dumps(_for_the_editor(graph, task.header), indent=1) + "\n",
             "example_workflows/policy-api.json": json.dumps(_for_the_server(graph, task.header), indent=1) + "\n",
         }
+        choose = "choose your models." if _is_flux(task) else OTHER.format(task.plain_pipeline)
         if not task.goes_by_rows:
-            run = (
-                "Open {out}/example_workflows/policy.json in ComfyUI (no custom node is needed) and choose your models."
-            )
+            run = f"Open {{out}}/example_workflows/policy.json in ComfyUI (no custom node is needed) and {choose}"
             return Made(files, run)
         files["__init__.py"] = filled("comfyui.py.txt", header=task.header, policy=task.text)
         files["pyproject.toml"] = REGISTRY.format(header=task.header)
-        run = (
-            "Put {out} into ComfyUI/custom_nodes, start ComfyUI, open {out}/example_workflows/policy.json and choose "
-            "your models."
-        )
+        start = "Put {out} into ComfyUI/custom_nodes, start ComfyUI"
+        run = f"{start}, open {{out}}/example_workflows/policy.json and {choose}"
         return Made(files, run)
 
 
-def _graph(task: Task) -> dict[str, Node]:
-    """FLUX from a prompt to a picture; other models have other loaders in front."""
+def _is_flux(task: Task) -> bool:
     origin = task.policy.origin
-    width, height = (origin and origin.width) or 1024, (origin and origin.height) or 1024
-    guidance = origin.guidance if origin is not None and origin.guidance is not None else 3.5
+    return origin is None or origin.pipeline is None or origin.pipeline.startswith("Flux")
+
+
+def _graph(task: Task) -> dict[str, Node]:
+    """From a prompt to a picture or a clip: FLUX, or another model, whose guidance has two branches."""
     if task.goes_by_rows:
         policy = {"sampler": Node("BudcachePolicy", (), {"policy": task.text, "budget": 0}, ("SAMPLER", "SIGMAS"))}
         sampler, sigmas = ("sampler", "sampler", 0, "SAMPLER"), ("sigmas", "sampler", 1, "SIGMAS")
@@ -83,32 +88,68 @@ def _graph(task: Task) -> dict[str, Node]:
             "sigmas": Node("ManualSigmas", (), {"sigmas": ", ".join(decimals(task.short))}, ("SIGMAS",)),
         }
         sampler, sigmas = ("sampler", "sampler", 0, "SAMPLER"), ("sigmas", "sigmas", 0, "SIGMAS")
-    weights = {"unet_name": "flux1-dev.safetensors", "weight_dtype": "default"}
-    texts = {"clip_name1": "clip_l.safetensors", "clip_name2": "t5xxl_fp16.safetensors", "type": "flux"}
-    told = ("conditioning", "prompt", 0, "CONDITIONING")
     run = (
         *(("noise", "noise", 0, "NOISE"), ("guider", "guider", 0, "GUIDER")),
         *(sampler, sigmas, ("latent_image", "latent", 0, "LATENT")),
     )
     pixels = (("samples", "run", 0, "LATENT"), ("vae", "vae", 0, "VAE"))
     return {
+        **(_flux(task.policy.origin or Origin()) if _is_flux(task) else _guided(task.policy.origin or Origin())),
+        "noise": Node("RandomNoise", (), {"noise_seed": 0}, ("NOISE",), ("fixed",)),
+        "latent": _latent(task.policy.origin or Origin()),
+        **policy,
+        "run": Node("SamplerCustomAdvanced", run, gives=("LATENT", "LATENT")),
+        "decode": Node("VAEDecode", pixels, gives=("IMAGE",)),
+        "save": Node("SaveImage", (("images", "decode", 0, "IMAGE"),), {"filename_prefix": "budcache"}),
+    }
+
+
+def _flux(origin: Origin) -> dict[str, Node]:
+    """FLUX's loaders; it is told its guidance."""
+    weights = {"unet_name": "flux1-dev.safetensors", "weight_dtype": "default"}
+    texts = {"clip_name1": "clip_l.safetensors", "clip_name2": "t5xxl_fp16.safetensors", "type": "flux"}
+    told = ("conditioning", "prompt", 0, "CONDITIONING")
+    guidance = 3.5 if origin.guidance is None else origin.guidance
+    return {
         "model": Node("UNETLoader", (), weights, ("MODEL",)),
         "clip": Node("DualCLIPLoader", (), {**texts, "device": "default"}, ("CLIP",)),
         "vae": Node("VAELoader", (), {"vae_name": "ae.safetensors"}, ("VAE",)),
-        "prompt": Node("CLIPTextEncode", (("clip", "clip", 0, "CLIP"),), {"text": "red apple"}, ("CONDITIONING",)),
+        "prompt": _text("red apple"),
         "guidance": Node("FluxGuidance", (told,), {"guidance": guidance}, ("CONDITIONING",)),
         "guider": Node(
             "BasicGuider",
             (("model", "model", 0, "MODEL"), ("conditioning", "guidance", 0, "CONDITIONING")),
             gives=("GUIDER",),
         ),
-        "noise": Node("RandomNoise", (), {"noise_seed": 0}, ("NOISE",), ("fixed",)),
-        "latent": Node("EmptySD3LatentImage", (), {"width": width, "height": height, "batch_size": 1}, ("LATENT",)),
-        **policy,
-        "run": Node("SamplerCustomAdvanced", run, gives=("LATENT", "LATENT")),
-        "decode": Node("VAEDecode", pixels, gives=("IMAGE",)),
-        "save": Node("SaveImage", (("images", "decode", 0, "IMAGE"),), {"filename_prefix": "budcache"}),
     }
+
+
+def _guided(origin: Origin) -> dict[str, Node]:
+    """Another model, with its guidance between two prompts. Which loaders it has depends on it: these are a start."""
+    weights = {"unet_name": "model.safetensors", "weight_dtype": "default"}
+    kind = next((kind for name, kind in ENCODERS.items() if (origin.pipeline or "").startswith(name)), "sd3")
+    told = (("positive", "prompt", 0, "CONDITIONING"), ("negative", "negative", 0, "CONDITIONING"))
+    strength = {"cfg": 1.0 if origin.guidance is None else origin.guidance}
+    texts = {"clip_name": "text_encoder.safetensors", "type": kind, "device": "default"}
+    return {
+        "model": Node("UNETLoader", (), weights, ("MODEL",)),
+        "clip": Node("CLIPLoader", (), texts, ("CLIP",)),
+        "vae": Node("VAELoader", (), {"vae_name": "vae.safetensors"}, ("VAE",)),
+        "prompt": _text("red apple"),
+        "negative": _text(""),
+        "guider": Node("CFGGuider", (("model", "model", 0, "MODEL"), *told), strength, ("GUIDER",)),
+    }
+
+
+def _text(text: str) -> Node:
+    return Node("CLIPTextEncode", (("clip", "clip", 0, "CLIP"),), {"text": text}, ("CONDITIONING",))
+
+
+def _latent(origin: Origin) -> Node:
+    size = {"width": origin.width or 1024, "height": origin.height or 1024}
+    if origin.frames is None:
+        return Node("EmptySD3LatentImage", (), {**size, "batch_size": 1}, ("LATENT",))
+    return Node("EmptyHunyuanLatentVideo", (), {**size, "length": origin.frames, "batch_size": 1}, ("LATENT",))
 
 
 def _for_the_server(graph: dict[str, Node], header: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Diffusers(Target):
     reuses: ClassVar[tuple[Reuse, ...]] = ("output", "residual")
     needs_levels: ClassVar[bool] = False  # the wrapped scheduler makes them, for whatever size
     carries_solvers: ClassVar[bool] = True
+    carries_experts: ClassVar[bool] = True  # it is the pipeline that changes between them
     takes_model: ClassVar[bool] = True
 
     def lost(self, task: Task) -> list[str]:
@@ -41,18 +42,17 @@ class Diffusers(Target):
             f"{MODULE}.py": filled("diffusers.py.txt", header=task.header),
             "scheduler_config.json": json.dumps(self._config(task), indent=1) + "\n",
         }
-        if task.model is None:
+        if not task.model:
             run = (
                 f"With {{out}} on PYTHONPATH: from {MODULE} import {CLASS}; pipe.scheduler = "
                 f'{CLASS}.from_pretrained("{{out}}"); pipe(prompt, num_inference_steps={steps})'
             )
             return Made(files, run)
-        index = json.loads((task.model / "model_index.json").read_text(encoding="utf-8"))
+        index = json.loads((task.model[-1] / "model_index.json").read_text(encoding="utf-8"))
         files = {f"scheduler/{name}": text for name, text in files.items()}
         files["model_index.json"] = json.dumps({**index, "scheduler": [MODULE, CLASS]}, indent=2) + "\n"
-        run = (
-            f'DiffusionPipeline.from_pretrained("{{out}}", trust_remote_code=True)(prompt, num_inference_steps={steps})'
-        )
+        load = 'DiffusionPipeline.from_pretrained("{out}", trust_remote_code=True)'
+        run = f"{load}(prompt, num_inference_steps={steps}{task.call})"
         return Made(files, run, task.model)
 
     def _config(self, task: Task) -> dict[str, Any]:
@@ -62,8 +62,8 @@ class Diffusers(Target):
 
 def _inner(task: Task) -> dict[str, Any]:
     """The settings of the scheduler to stand in for: the pipeline's, or those that the policy was made with."""
-    if task.model is not None:
-        return _settings(task.model)
+    if task.model:
+        return _settings(task.model[-1])
     origin = task.policy.origin
     if origin is None or origin.scheduler is None:
         raise PolicyError(

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from budcache.chosen import PolicyLike, choose
 from budcache.errors import FileError, PolicyError
 from budcache.exports import TARGETS
 from budcache.exports.base import Made, Target, Task
-from budcache.exports.levels import levels_for
+from budcache.exports.levels import Levels, levels_for
 from budcache.options import known_options_of_serving
-from budcache.policy import Policy
+from budcache.policy import Origin, Policy
 from budcache.storage.files import write_text
 from budcache.wording import nearest, quote
 
 __all__ = ["Exported", "export"]
+
+FORCE = "with --force (force=True in Python)"
 
 
 @dataclass(frozen=True)
@@ -60,19 +65,24 @@ def export(
         approximate: go on even if the runtime cannot carry all of the policy.
         pipeline: a model by name, folder or hub id: to write a whole pipeline of it, or to take noise levels from it.
         runtime: which of several runtimes a target serves, such as "sglang" of "cache-dit".
-        force: write into a folder that has files already.
+        force: replace a file, or write into a folder that has files already.
     """
     target, chosen, path = _target(to), choose(policy, budget), Path(out)
     if runtime is not None and runtime not in target.runtimes:
-        has = f"it serves {', '.join(target.runtimes)}" if target.runtimes else "it serves one only"
-        raise PolicyError(f"{target.name} is not for {quote(runtime)}: {has}. Choose one of these, or leave it out.")
-    task = _task(target, chosen, path, size, pipeline, runtime)
-    lost = target.lost(task)
-    if lost and not approximate:
-        raise PolicyError(
-            f"{target.name} cannot carry all of this policy: {'; '.join(lost)}. "
-            "Agree with --approximate (approximate=True in Python), or choose another target."
-        )
+        has = f"it serves {', '.join(target.runtimes)}. Choose one of these, or leave" if target.runtimes else ""
+        has = has or "it serves one runtime only. Leave"
+        raise PolicyError(f"{target.name} is not for {quote(runtime)}: {has} --for (runtime= in Python) out.")
+    lost = target.lost(Task(chosen))
+    refusals = [
+        f"{target.name} cannot carry all of this policy: {'; '.join(lost)}. "
+        "Agree with --approximate (approximate=True in Python), or choose another target."
+    ] * (bool(lost) and not approximate)
+    try:
+        task = _task(target, chosen, path, size, pipeline, runtime)
+    except PolicyError as error:
+        raise PolicyError(" Besides, ".join([*refusals, str(error)])) from None
+    if refusals:
+        raise PolicyError(refusals[0])
     made = target.make(task)
     _write(made, path, force)
     return Exported(path, made.run.replace("{out}", str(path)).replace("{folder}", str(path.parent)), tuple(lost))
@@ -93,18 +103,54 @@ def _task(
     runtime: str | None,
 ) -> Task:
     model = None if pipeline is None else os.fspath(pipeline)
-    levels = policy.sigmas or ()
+    origin = policy.origin or Origin()
+    if origin.switch is not None and ("output" not in target.reuses or policy.reuse == "residual"):
+        raise PolicyError(
+            f"this policy is for a model with two networks, the second from step {origin.switch} on, and {target.name} "
+            "caches in one. Export a policy that reuses outputs to diffusers."
+        )
+    levels = Levels(policy.sigmas, origin.levels) if policy.sigmas is not None else Levels(())
     if target.needs_levels:
-        _check_flow(target, policy)
-        levels = levels_for(policy, size, model)
+        _check_flow(target, "this policy is for", origin.scheduler, origin.scheduler_settings)
+        levels = levels_for(policy, size, None if model is None else _opened(target, policy, model))
     elif size is not None:
         raise PolicyError(f"what is exported to {target.name} holds for every size. Leave the size out.")
-    folder = None
+    folders: tuple[Path, ...] = ()
+    call = ""
     if model is not None and target.takes_model:
         from budcache import models
 
-        folder = models.folder(model)
-    return Task(policy, levels, runtime, folder, _module_name(path) if target.is_module else "policy")
+        folders = models.folders(model)
+        call = "".join(f", {name}={value!r}" for name, value in models.defaults(model).items())
+        _check_denoiser(origin, model, folders[-1])
+    name = _module_name(path) if target.writes_module(runtime) else "policy"
+    return Task(policy, levels.own, levels.full, runtime, folders, call, name)
+
+
+def _check_denoiser(origin: Origin, model: str, folder: Path) -> None:
+    """Refuse to write a policy into a pipeline of another kind."""
+    index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+    classes = {part[-1] for part in index.values() if isinstance(part, list) and part}
+    if origin.denoiser is not None and not set(origin.denoiser.split(", ")) & classes:
+        raise PolicyError(
+            f"this policy was made on {origin.denoiser}, which {model} does not have. Name the model that it is for."
+        )
+
+
+def _opened(target: Target, policy: Policy, model: str) -> Any:
+    """The pipeline that is asked for levels, if they mean there what they mean elsewhere."""
+    from budcache import models
+    from budcache.pipeline.arguments import arguments
+    from budcache.pipeline.suited import check_model, check_scheduler_of
+
+    pipe: Any = models.load(model)
+    _check_flow(target, f"{model} has", type(pipe.scheduler).__name__, pipe.scheduler.config)
+    check_scheduler_of(policy, pipe.scheduler)
+    check_model(policy, pipe)
+    needed = target.needs_argument
+    if needed is not None and needed not in arguments(pipe):
+        raise PolicyError(f"{type(pipe).__name__} takes no {needed}=, so a list is of no use. Export it to diffusers.")
+    return pipe
 
 
 def _module_name(path: Path) -> str:
@@ -114,15 +160,12 @@ def _module_name(path: Path) -> str:
     return path.stem
 
 
-def _check_flow(target: Target, policy: Policy) -> None:
-    """Refuse policies whose levels mean something else elsewhere."""
-    origin = policy.origin
-    scheduler = origin.scheduler if origin is not None else None
-    settings = origin.scheduler_settings if origin is not None else {}
+def _check_flow(target: Target, whose: str, scheduler: str | None, settings: Mapping[str, Any]) -> None:
+    """Refuse a scheduler whose levels mean something else elsewhere."""
     flow = settings.get("use_flow_sigmas") or settings.get("prediction_type") == "flow_prediction"
     if scheduler is not None and not flow and "FlowMatch" not in scheduler:
         raise PolicyError(
-            f"this policy is for {scheduler}, and {target.name} takes policies of flow models (FLUX, Wan, SD3 and so "
+            f"{whose} {scheduler}, and {target.name} takes policies of flow models (FLUX, Wan, SD3 and so "
             "on) only. Export it to diffusers."
         )
 
@@ -130,17 +173,23 @@ def _check_flow(target: Target, policy: Policy) -> None:
 def _write(made: Made, path: Path, force: bool) -> None:
     try:
         if list(made.files) == [""]:
+            if path.is_file() and not force:
+                raise FileError(
+                    f"{path} is there already. Choose another --out (out in Python), or replace it {FORCE}."
+                )
             write_text(path, made.files[""])
             return
         if path.exists() and not path.is_dir():
-            raise FileError(f"{path} is a file, but a folder is to be written. Choose another --out.")
+            raise FileError(f"{path} is a file, but a folder is to be written. Choose another --out (out in Python).")
         if path.is_dir() and any(path.iterdir()) and not force:
-            raise FileError(f"the folder {path} is not empty. Choose another --out, or write into it with --force.")
-        if made.copied is not None:
-            shutil.copytree(made.copied, path, dirs_exist_ok=True)
+            raise FileError(f"the folder {path} is not empty. Choose another --out, or write into it {FORCE}.")
+        for folder in made.copied:
+            shutil.copytree(folder, path, dirs_exist_ok=True)
         for name, text in made.files.items():
             write_text(path / name, text)
     except FileError:
         raise
     except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror or error}. Choose another --out.") from None
+        raise FileError(
+            f"{path} cannot be written: {error.strerror or error}. Choose another --out (out in Python)."
+        ) from None

@@ -12,13 +12,14 @@ from typing import Any
 
 from budcache.errors import FileError, PolicyError
 from budcache.mask import MAX_STEPS, Mask
-from budcache.options import known_options_of_serving
+from budcache.options import known_options_of_serving, whole
 from budcache.policy import Policy, Reuse
 from budcache.wording import nearest, quote
 
 __all__ = ["PRESETS", "import_policy"]
 
 MAX_BYTES = 64_000_000  # a checkpoint has a few thousand
+MAX_YAML = 100_000  # read by a slow parser
 CHECKPOINTS, SETTINGS = (".pt", ".pth", ".ckpt"), (".yaml", ".yml")
 PREFIX = "cache-dit:"
 
@@ -54,16 +55,25 @@ def import_policy(
         raise PolicyError("give either a source or the steps to compute, and not both.")
     if computed is not None:
         if steps is None:
-            raise PolicyError("how many steps has the full run? Give steps, too.")
-        return Policy(mask=Mask.of(steps, computed), reuse=reuse or "output")
+            raise PolicyError("how many steps has the full run? Give steps, too (--steps).")
+        return Policy(mask=Mask.of(whole("steps", steps), _named(computed)), reuse=reuse or "output")
+    steps = None if steps is None else whole("steps", steps)
     found = _read(source, steps)
     if steps is not None and len(found["mask"]) != steps:
         raise PolicyError(f"this is a mask of {len(found['mask'])} steps, not of {steps}. Leave the steps out.")
     return Policy(reuse=reuse or "residual", **found)
 
 
+def _named(computed: Iterable[int]) -> list[int]:
+    if isinstance(computed, str) or not isinstance(computed, Iterable):
+        raise PolicyError(
+            f"computed is {quote(computed)}, but a list of steps is expected. Give one such as [0, 4, 8]."
+        )
+    return [whole("computed", step) for step in computed]
+
+
 def _read(source: str | os.PathLike[str] | Sequence[int] | None, steps: int | None) -> dict[str, Any]:
-    if isinstance(source, os.PathLike) or (isinstance(source, str) and source.endswith((*CHECKPOINTS, *SETTINGS))):
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):
         path = Path(source)
         return _checkpoint(path, steps) if path.suffix in CHECKPOINTS else {"mask": _in_settings(path)}
     if isinstance(source, str) and (source.startswith(PREFIX) or source in PRESETS):
@@ -71,6 +81,14 @@ def _read(source: str | os.PathLike[str] | Sequence[int] | None, steps: int | No
     if isinstance(source, str):
         return {"mask": Mask.parse(re.sub(r"[\s,\[\]]", "", source[:10_000]))}
     return {"mask": _bits(source, "the mask")}
+
+
+def _is_path(text: str) -> bool:
+    """By its ending, or because there is such a file; what could be a mask or a preset is that first."""
+    if text.endswith((*CHECKPOINTS, *SETTINGS)):
+        return True
+    could_be_more = re.fullmatch(r"[01\s,\[\]]*", text) or text in PRESETS or text.startswith(PREFIX)
+    return not could_be_more and os.path.isfile(text)  # noqa: PTH113 which takes any text
 
 
 def _preset(name: str, steps: int) -> Mask:
@@ -94,10 +112,18 @@ def _in_settings(path: Path) -> Mask:
     """The mask in a YAML file of cache-dit."""
     import yaml
 
+    class Plain(yaml.SafeLoader):  # type: ignore[misc]
+        """YAML without names for parts: a few lines of these can stand for more than fits into memory."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError
+            return super().compose_node(parent, index)
+
     try:
-        found = yaml.safe_load(_bytes(path))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise PolicyError(f"{path} is not YAML. Is it the right file?") from None
+        found = yaml.load(_bytes(path, MAX_YAML), Plain)
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError):  # the last two of its dates
+        raise PolicyError(f"{path} is not plain YAML. Is it the right file?") from None
     settings = found.get("cache_config", found) if isinstance(found, dict) else None
     mask = settings.get("steps_computation_mask") if isinstance(settings, dict) else None
     if mask is None:
@@ -114,15 +140,18 @@ def _checkpoint(path: Path, steps: int | None) -> dict[str, Any]:
     data = _safely(path)
     skipped = _whole(data.get("cache_step"), f"cache_step of {path}")
     levels = data.get("learned_sigmas")
-    known = data.get("student_steps"), len(data["schedule_mask"]) if "schedule_mask" in data else None, steps
-    found = next((value for value in known if isinstance(value, int)), None) or _in_name(path, len(skipped))
+    schedule = _whole(data["schedule_mask"], f"schedule_mask of {path}") if "schedule_mask" in data else None
+    known = data.get("student_steps"), None if schedule is None else len(schedule), steps
+    found = next((value for value in known if type(value) is int), None) or _in_name(path, len(skipped))
     if found is None:
         raise PolicyError(f"{path} does not say how many steps the full run has. Give steps (--steps).")
     if not 1 <= found <= MAX_STEPS:
         raise PolicyError(f"{path} is of a run of {found} steps, which is not possible. Is it the right file?")
     outside = [step for step in skipped if not 0 <= step < found]
     if outside:
-        raise PolicyError(f"{path} reuses step {outside[0]}, which a run of {found} steps has not. Check the steps.")
+        raise PolicyError(
+            f"{path} reuses step {outside[0]}, which a run of {found} steps does not have. Check the steps."
+        )
     mask = Mask.of(found, set(range(found)) - set(skipped))
     return {"mask": mask, **({} if levels is None else {"sigmas": _levels(levels, found, path)})}
 
@@ -134,8 +163,10 @@ def _in_name(path: Path, skipped: int) -> int | None:
 
 def _levels(levels: Any, steps: int, path: Path) -> tuple[float, ...]:
     try:
+        if len(levels) > MAX_STEPS + 1:
+            raise ValueError
         found = tuple(float(level) for level in levels)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise PolicyError(f"learned_sigmas of {path} is no list of numbers. Is it the right file?") from None
     return found if len(found) != steps else (*found, 0.0)  # some leave out the last
 
@@ -145,33 +176,45 @@ def _safely(path: Path) -> Mapping[str, Any]:
     import torch
 
     size = len(_bytes(path))
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                size = sum(entry.file_size for entry in archive.infolist())
+    except Exception:  # what a damaged or hostile file raises is up to the file
+        raise _unread(path, "a broken archive") from None
     if size > MAX_BYTES:
         raise PolicyError(f"{path} would take {size} bytes; a checkpoint with a mask is small. Is it the right file?")
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a damaged or hostile file raises is up to the file
-        raise PolicyError(
-            f"{path} cannot be read as plain data ({type(error).__name__}), and nothing else is read. "
-            "Is it a checkpoint of the authors' code?"
-        ) from None
+    except Exception as error:  # likewise
+        raise _unread(path, type(error).__name__) from None
     if not isinstance(data, dict) or "cache_step" not in data:
         raise PolicyError(f"{path} has no cache_step, so no mask to import. Is it a checkpoint of the authors' code?")
     return data
 
 
-def _bytes(path: Path) -> bytes:
+def _unread(path: Path, why: str) -> PolicyError:
+    return PolicyError(
+        f"{path} cannot be read as plain data ({why}), and nothing else is read. "
+        "Is it a checkpoint of the authors' code?"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """A tensor without a length counts as one, too."""
+    return not getattr(value, "shape", True)
+
+
+def _bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(most + 1)
     except FileNotFoundError:
         raise FileError(f"there is no file {path}. Check the path.") from None
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    if len(content) > MAX_BYTES:
-        raise PolicyError(f"{path} has more than {MAX_BYTES} bytes; what is imported is small. Is it the right file?")
+    if len(content) > most:
+        raise PolicyError(f"{path} has more than {most} bytes; what is imported is small. Is it the right file?")
     return content
 
 

@@ -1,14 +1,15 @@
-"""The noise levels of a policy that has none of its own: those of its full runs, moved to another size if need be."""
+"""The noise levels of a policy's runs at a size: those of its full runs there, and its own moved along with them."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from budcache.errors import PolicyError
+from budcache.plan import own_levels
 from budcache.policy import Origin, Policy
 
-__all__ = ["levels_for"]
+__all__ = ["Levels", "levels_for"]
 
 Size = tuple[int, int]
 
@@ -17,32 +18,46 @@ SHIFTING = {"base_shift": 0.5, "max_shift": 1.15, "base_image_seq_len": 256, "ma
 ASK = "Name the model with --pipeline (pipeline= in Python), and its levels are taken from there."
 
 
-def levels_for(policy: Policy, size: Size | None, model: str | None) -> tuple[float, ...]:
-    """The K + 1 effective levels of a run at a size (height, width); None is the size that the policy was made at."""
+class Levels(NamedTuple):
+    """The K + 1 effective levels of a run: those that a policy goes by, and those that the pipeline itself has.
+
+    The second are empty where they are not known and nothing depends on them.
+    """
+
+    own: tuple[float, ...]
+    full: tuple[float, ...] = ()
+
+
+def levels_for(policy: Policy, size: Size | None, pipe: Any = None) -> Levels:
+    """The levels of a run at a size (height, width); None is the size that the policy was made at.
+
+    They are those that serving has: a policy's own are moved as the pipeline moves its own.
+    """
     origin = policy.origin or Origin()
-    own = (origin.height, origin.width)
-    if policy.sigmas is not None:
-        if size is not None and size != own:
-            raise PolicyError("this policy has noise levels of its own, the same for every size. Leave the size out.")
-        return policy.sigmas
-    if model is not None:
-        return _asked(policy, size, model)
+    if policy.sigmas is not None and not origin.levels:
+        if size is not None and size != (origin.height, origin.width):
+            raise PolicyError("this policy does not say for which size its noise levels are. Leave the size out.")
+        return Levels(policy.sigmas)
+    full = _full(origin, size) if pipe is None else _asked(policy, origin, size, pipe)
+    return Levels(full if policy.sigmas is None else own_levels(policy, full), full)
+
+
+def _full(origin: Origin, size: Size | None) -> tuple[float, ...]:
+    """The levels of a full run, by what the policy knows."""
     if not origin.levels:
         raise PolicyError(f"this policy does not say on which noise levels it was made. {ASK}")
-    if size is None or size == own or not origin.scheduler_settings.get("use_dynamic_shifting"):
+    shifted = origin.scheduler_settings.get("use_dynamic_shifting")
+    if size is None or size == (origin.height, origin.width) or not shifted:
         return origin.levels
     return _moved(origin, size)
 
 
-def _asked(policy: Policy, size: Size | None, model: str) -> tuple[float, ...]:
+def _asked(policy: Policy, origin: Origin, size: Size | None, pipe: Any) -> tuple[float, ...]:
     """The levels that a pipeline itself makes, held open at its first step."""
     import torch
 
-    from budcache import models
     from budcache.pipeline import PipelineModel
 
-    pipe: Any = models.load(model)
-    origin = policy.origin or Origin()
     height, width = size or (origin.height, origin.width)
     call: dict[str, Any] = {name: value for name, value in (("height", height), ("width", width)) if value is not None}
     with PipelineModel(pipe, steps=policy.steps, prompt="", generator=torch.Generator().manual_seed(0), **call) as run:

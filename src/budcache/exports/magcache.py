@@ -55,6 +55,10 @@ class MagCache(Target):
     carries_levels: ClassVar[bool] = False
     carries_rows: ClassVar[bool] = False
 
+    def writes_module(self, runtime: str | None) -> bool:
+        """For diffusers it is Python."""
+        return runtime in (None, "diffusers")
+
     def make(self, task: Task) -> Made:
         """One file for the runtime that was asked for."""
         steps, ratios, runtime = task.policy.steps, ratios_of(task), self.runtime(task)

@@ -45,12 +45,29 @@ def stretches_of(policy: dict[str, Any]) -> list[tuple[int, int]]:
 
 def levels_of(policy: dict[str, Any], full: Any = None) -> list[float]:
     """The noise levels of the computed steps, and the last: the policy's own, or out of the K + 1 of a full run."""
-    levels = policy.get("sigmas") if policy.get("sigmas") is not None else full
+    levels = own_levels(policy, full) if policy.get("sigmas") is not None else full
     steps = len(policy["mask"])
     if levels is None or len(levels) != steps + 1:
         has = "none" if levels is None else len(levels)
         raise ValueError(f"{steps} steps need {steps + 1} noise levels, there are {has}. Give those of the full run.")
     return [float(levels[k]) for k, _ in stretches_of(policy)] + [float(levels[-1])]
+
+
+def own_levels(policy: dict[str, Any], full: Any = None) -> list[float]:
+    """The policy's own noise levels. Where a full run has others than those that it was made with, as at another size,
+    they are moved along: each keeps its place between its neighbours."""
+    origin, own = policy.get("origin"), policy["sigmas"]
+    made: list[float] = (origin.get("levels") if isinstance(origin, dict) else None) or []
+    full = [] if full is None else [float(level) for level in full]
+    if not made or len(made) != len(full) or max(abs(a - b) for a, b in zip(made, full, strict=True)) <= 1e-5 * made[0]:
+        return list(own)
+    return [_moved(level, made, full) for level in own]
+
+
+def _moved(level: float, made: list[float], full: list[float]) -> float:
+    k = min(max(sum(each >= level for each in made), 1), len(made) - 1)
+    share = (level - made[k]) / ((made[k - 1] - made[k]) or 1.0)
+    return full[k] + share * (full[k - 1] - full[k])
 
 
 def rows_of(policy: dict[str, Any]) -> list[dict[str, Any]]:
@@ -59,7 +76,7 @@ def rows_of(policy: dict[str, Any]) -> list[dict[str, Any]]:
     return rows or [{"outputs": [1.0]}] * policy["mask"].count("1")
 
 
-class Run:
+class Runner:
     """One run along a policy's rows: `x_end = keep x + push sum_j weight_j v_j + noise x_0`.
 
     Args:

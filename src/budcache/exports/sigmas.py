@@ -15,6 +15,7 @@ class Sigmas(Target):
     name: ClassVar[str] = "sigmas"
     about: ClassVar[str] = "the bare list of noise levels, for an Euler sampler that takes it as it is"
     carries_rows: ClassVar[bool] = False
+    needs_argument: ClassVar[str | None] = "sigmas"
 
     def make(self, task: Task) -> Made:
         """A JSON list of B + 1 numbers."""

@@ -8,7 +8,8 @@ import yaml
 
 from budcache.hub.published import TAG, Published, weights_tag
 from budcache.hub.reading import named
-from budcache.policy import Ladder, Origin, Policy
+from budcache.policy import Ladder, Origin
+from budcache.report.text import strip
 from budcache.wording import several
 
 __all__ = ["PICTURE", "base_model_of", "card"]
@@ -68,7 +69,7 @@ def _code(ladder: Ladder, name: str, base_model: str | None, origin: Origin) -> 
 def _table(ladder: Ladder) -> str:
     """Every rung, also for those who cannot see the picture."""
     rows = [
-        f"| {rung.budget} | {rung.steps / rung.budget:.1f} | `{_strip(rung)}` | {rung.reuse_text} | "
+        f"| {rung.budget} | {rung.steps / rung.budget:.1f} | `{strip(rung.mask)}` | {rung.reuse_text} | "
         f"{(rung.quality.text if rung.quality is not None else None) or 'not measured'} |"
         for rung in ladder
     ]
@@ -77,10 +78,6 @@ def _table(ladder: Ladder) -> str:
         "|--:|--:|---|---|---|",
     ]
     return "\n".join([*head, *rows])
-
-
-def _strip(rung: Policy) -> str:
-    return "".join("█" if bit else "·" for bit in rung.mask.bits)
 
 
 def _quality(ladder: Ladder) -> list[str]:
@@ -123,7 +120,7 @@ def _origin(ladder: Ladder, origin: Origin, model: str | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text of a file as it may stand in Markdown: on one line, no longer than a line, and without meaning."""
+    """A text of a file as it may stand in Markdown: on one line, no longer than a line, its characters escaped."""
     text = " ".join(text.split())
     text = text if len(text) <= 120 else text[:117] + "..."
     return "".join(f"&#{ord(letter)};" if letter in "<>&|`*_[]\\#!" else letter for letter in text)

@@ -8,26 +8,38 @@ from typing import Any
 from budcache.errors import FileError, PolicyError
 from budcache.hub.published import TAG, Published, weights_tag
 from budcache.hub.reading import SECONDS, Repository, hub_answers, named
+from budcache.provenance import same_adapters
 from budcache.storage.schema import Text, Value
 
-__all__ = ["Found", "find"]
+__all__ = ["Found", "find", "read_entry"]
 
 UNKNOWN = 0.25  # how far a setting is taken to be that only one side names
 MOST = 100  # of each listing; the hub gives those first that changed last
 
 
 class Found(Value):
-    """A ladder on the hub: its name, whether it was made on these very weights, and what its card says."""
+    """A ladder on the hub.
+
+    Args:
+        name: `owner/name`.
+        same_weights: whether it was made on these very weights, with the same LoRAs at work.
+        same_adapters: whether it was made with the LoRAs that are at work here; by name none are.
+        base_model: the hub id of its model, if the card has one.
+        says: what its card says.
+    """
 
     name: Text
     same_weights: bool
+    same_adapters: bool = True
     base_model: Text | None = None
     says: Published
 
     def __str__(self) -> str:
         budgets = self.says.budgets
         calls = str(budgets[0]) if len(budgets) == 1 else f"{budgets[0]} to {budgets[-1]}"
-        return f"{self.name}  {calls} of {self.says.steps} calls" + (", same weights" if self.same_weights else "")
+        more = ", same weights" if self.same_weights else ""
+        more += f", with {', '.join(self.says.adapters)}" if self.says.adapters else ""
+        return f"{self.name}  {calls} of {self.says.steps} calls{more}"
 
 
 def find(
@@ -40,7 +52,7 @@ def find(
     guidance: float | None = None,
     token: str | bool | None = None,
 ) -> list[Found]:
-    """The ladders that the hub has for a model, the nearest settings first: steps, then size, then guidance.
+    """The ladders that the hub has for a model, the nearest first: weights, LoRAs, steps, then size, then guidance.
 
     Args:
         model: a pipeline, whose weights are recognised wherever they came from; or a hub id, for which nothing of the
@@ -48,7 +60,7 @@ def find(
         steps: settings to be near to, as are the others; by default the pipeline's own.
         token: as for `huggingface_hub`; by default the one of this machine's login.
     """
-    weights: str | None = None
+    weights, adapters = None, tuple[str, ...]()
     if isinstance(model, str | os.PathLike):
         base = named(model)
         if base is None:
@@ -60,14 +72,14 @@ def find(
 
         check_pipeline(model)
         origin = describe(model)
-        base, weights = named(origin.model) if origin.model else None, origin.weights
+        base, weights, adapters = named(origin.model) if origin.model else None, origin.weights, origin.adapters
         usual = arguments(model).get("num_inference_steps")
         steps = steps if steps is not None or not isinstance(usual, int) else usual
         guidance = origin.guidance if guidance is None else guidance
     found: dict[str, Found] = {}
     for tag in ([weights_tag(weights)] if weights else []) + ([f"base_model:{base.name}"] if base else []):
         for entry in _listed(tag, base.name if base else "these weights", token):
-            read = _read(entry, weights)
+            read = read_entry(entry, weights, adapters)
             if read is not None:
                 found.setdefault(read.name, read)
     wanted = {"height": height, "width": width, "frames": frames, "guidance": guidance}
@@ -96,7 +108,7 @@ def _listed(tag: str, model: str, token: str | bool | None) -> list[Any]:
     return found[:MOST] if isinstance(found, list) else []
 
 
-def _read(entry: Any, weights: str | None) -> Found | None:
+def read_entry(entry: Any, weights: str | None, adapters: tuple[str, ...] = ()) -> Found | None:
     """What an entry of a listing says; None if it is not one of ours, or not well."""
     if not isinstance(entry, dict) or not isinstance(entry.get("cardData"), dict):
         return None
@@ -105,8 +117,10 @@ def _read(entry: Any, weights: str | None) -> Found | None:
         if not isinstance(name, str) or named(name) != Repository(name):
             return None
         says, base, tags = Published.read(card.get(TAG)), card.get("base_model"), entry.get("tags")
-        same = weights is not None and isinstance(tags, list) and weights_tag(weights) in tags
-        return Found(name=name, same_weights=same, base_model=base if isinstance(base, str) else None, says=says)
+        alike = same_adapters(adapters, says.adapters)
+        same = alike and weights is not None and isinstance(tags, list) and weights_tag(weights) in tags
+        base = base if isinstance(base, str) else None
+        return Found(name=name, same_weights=same, same_adapters=alike, base_model=base, says=says)
     except PolicyError:
         return None
 
@@ -116,7 +130,7 @@ def _distance(found: Found, steps: int | None, wanted: dict[str, float | None]) 
     away = 0.0 if steps is None else abs(says.steps - steps) / steps
     far = {name: _far(value, getattr(says, name)) for name, value in wanted.items()}
     size = far["height"] + far["width"] + far["frames"]
-    return not found.same_weights, away, size, far["guidance"], found.name
+    return not found.same_weights, not found.same_adapters, away, size, far["guidance"], found.name
 
 
 def _far(value: float | None, ends: tuple[float, float] | None) -> float:

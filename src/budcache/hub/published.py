@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, Strict
 
 from budcache.mask import MAX_STEPS
 from budcache.policy import Ladder
@@ -24,6 +24,7 @@ class Published(Value):
     steps: Annotated[Count, Field(ge=1, le=MAX_STEPS)]
     budgets: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_STEPS, fail_fast=True)]
     psnr: Annotated[tuple[Number | None, ...], Field(max_length=MAX_STEPS, fail_fast=True)] = ()  # one a budget
+    used_to_fit: Annotated[bool, Strict()] = False  # whether that is of samples that were fitted: new ones do worse
     pipeline: Text | None = None
     adapters: Annotated[tuple[Text, ...], Field(max_length=64, fail_fast=True)] = ()
     height: tuple[Number, Number] | None = None
@@ -39,7 +40,8 @@ class Published(Value):
     def of(cls, ladder: Ladder) -> Published:
         """What is to be said of a ladder."""
         origin = ladder.rungs[0].origin
-        figures = [None if rung.quality is None else rung.quality.psnr for rung in ladder]
+        measured = {rung.budget: rung.quality for rung in ladder if rung.quality and rung.quality.psnr is not None}
+        figures = [round(measured[b].psnr or 0.0, 2) if b in measured else None for b in ladder.budgets]
         known: dict[str, Any] = {}
         if origin is not None:
             known = {"pipeline": origin.pipeline, "adapters": origin.adapters}
@@ -47,12 +49,20 @@ class Published(Value):
                 value = getattr(origin, name)
                 one = None if value is None else (float(value), float(value))
                 known[name] = origin.ranges.get(name, one)
-        told = any(figure is not None for figure in figures)
-        return cls(steps=ladder.steps, budgets=ladder.budgets, psnr=tuple(figures) if told else (), **known)
+        known |= {"psnr": tuple(figures) if measured else ()}
+        known |= {"used_to_fit": any(quality.used_to_fit for quality in measured.values())}
+        return cls(steps=ladder.steps, budgets=ladder.budgets, **known)
+
+    @property
+    def quality(self) -> str | None:
+        """The PSNR of the rungs for a table; of samples that were fitted a bound, as `Quality.short` has it."""
+        figures = [figure for figure in self.psnr if figure is not None]
+        ends = " to ".join(f"{end:.1f}" for end in dict.fromkeys((min(figures), max(figures)))) if figures else ""
+        return (f"< {ends}" if self.used_to_fit else ends) or None
 
     def data(self) -> dict[str, Any]:
         """As it is written into a card: blanks left out, and one number where both ends of a range are equal."""
-        found = {name: value for name, value in self.model_dump(mode="json").items() if value not in (None, [])}
+        found = {name: value for name, value in self.model_dump(mode="json").items() if value not in (None, [], False)}
         for name in ("height", "width", "frames", "guidance"):
             if name in found:
                 low, high = (int(end) if end == int(end) else end for end in found[name])

@@ -29,7 +29,17 @@ def push(
     base_model: str | None = None,
     token: str | bool | None = None,
 ) -> str:
-    """Write a ladder to a repository on the hub, which is made if it is not there; the address of the commit."""
+    """Publish the ladder with a card, in one commit, and return the commit's address.
+
+    Args:
+        ladder: what is published.
+        name: `owner/name`; made if it is not there.
+        private: whether others may not see it; of a new repository only.
+        revision: a branch, made if it is not there; by default the main one.
+        commit_message: what to say of the change.
+        base_model: the hub id of the model, by which people find the ladder; by default what its origin names.
+        token: as for `huggingface_hub`; by default the one of this machine's login. It is kept nowhere.
+    """
     found = named(name, revision)
     if found is None:
         raise FileError(f"{quote(name)} is no name on the hub. Give one of the form owner/name.")

@@ -13,7 +13,7 @@ from budcache.errors import BudcacheError, FileError, PolicyError
 from budcache.storage.files import MAX_FILE_BYTES
 from budcache.wording import quote
 
-__all__ = ["FILE", "Repository", "client", "hub_answers", "located", "named"]
+__all__ = ["FILE", "Repository", "client", "download", "hub_answers", "local", "named"]
 
 FILE = "ladder.json"  # the same in every repository, so nothing that is downloaded chooses where it is written
 SECONDS = 10  # to wait for the hub
@@ -43,17 +43,10 @@ def named(source: str | os.PathLike[str], revision: str | None = None) -> Reposi
     return Repository(found[1], wanted)
 
 
-def located(
-    source: str | os.PathLike[str],
-    *,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    token: str | bool | None = None,
-) -> Path:
-    """The file that a path, a folder or a name on the hub stands for; what is on this machine comes first.
+def local(source: str | os.PathLike[str]) -> Path | None:
+    """The file on this machine that a path or a folder stands for, also if it is not there; None if it is the hub's.
 
-    From the hub it is downloaded into the cache, and taken from there if nothing has changed or nothing can be reached.
+    What is on this machine comes before a repository of the same name.
     """
     path = Path(source)
     try:
@@ -63,19 +56,24 @@ def located(
             return path
     except (OSError, ValueError):  # too long, or with a zero byte: whoever reads it says so
         return path
-    found = named(source, revision)
-    if found is None:
-        return path
-    return _download(found, cache_dir, local_files_only, token)
+    return path if named(source) is None else None
 
 
-def _download(
-    found: Repository, cache_dir: str | os.PathLike[str] | None, local_files_only: bool, token: str | bool | None
+def download(
+    source: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
 ) -> Path:
+    """The file of a repository on the hub, in the cache; taken from there if nothing can be reached."""
     from huggingface_hub import hf_hub_download
 
     import budcache
 
+    found = named(source, revision)
+    assert found is not None
     # With no network, what is in the cache is all there is: huggingface_hub would try for half a minute.
     local_files_only = local_files_only or not _answers_well(found, token)
     with hub_answers(found), _without_bars():

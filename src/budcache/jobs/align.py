@@ -13,14 +13,15 @@ from budcache.jobs.align_newton import NewtonAlignment
 from budcache.jobs.config import STATE_MEMORY, AlignConfig, AlignMethod, known_options
 from budcache.jobs.estimate import put_aside
 from budcache.jobs.meter import Meter
-from budcache.jobs.setup import check_call, shelf_of
+from budcache.jobs.setup import Elsewhere, check_call, placed, shelf_of
 from budcache.jobs.watching import watching
 from budcache.options import bytes_of
 from budcache.policy import Ladder, Policy
-from budcache.samples.samples import split, take_samples
+from budcache.samples.samples import runs_of, split, take_samples
 
 if TYPE_CHECKING:
     from budcache.refine.align import Mean
+    from budcache.workers import Workers
 
 __all__ = ["align"]
 
@@ -46,6 +47,7 @@ def align(
     teacher_steps: int | None = None,
     state_memory: int | str = STATE_MEMORY,
     ledger: str | os.PathLike[str] | None = None,
+    workers: Workers | None = None,
     progress: bool | None = None,
     watch: Watch | None = None,
 ) -> Ladder:
@@ -77,6 +79,7 @@ def align(
         teacher_steps: of the teacher's run on the pipeline's own schedule; None is the policies' steps.
         state_memory: main memory for states, as in `search`.
         ledger: a file in which everything learned is kept, so that a killed alignment can go on.
+        workers: who holds the runs, as in `search`; for Gauss-Newton. By gradients one update follows the other.
         progress: whether to show a bar; None shows one in a terminal or a notebook.
         watch: called with every event (`budcache.events`).
 
@@ -88,10 +91,19 @@ def align(
         ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection, method, batch
     )
     given = take_samples(prompts, samples, call)
-    check_call(pipe, given, "alignment", {"num_inference_steps": None})
     learned_on = split(given, put_aside(len(given), selection))
     if learned_on == len(given):
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
+    if config.way == "gradient" and (workers is not None or isinstance(pipe, Elsewhere)):
+        raise SearchError(
+            "by gradients one update follows the other, so workers would wait for each other. Leave workers out, or "
+            'use the method "gauss-newton".'
+        )
     kind = GradientAlignment if config.way == "gradient" else NewtonAlignment
-    with shelf_of(bytes_of(state_memory)) as shelf, watching(watch, progress) as everybody:
-        return kind(pipe, config, given, learned_on, shelf).run(ledger, Meter("align", everybody))
+    with (
+        shelf_of(bytes_of(state_memory)) as shelf,
+        watching(watch, progress) as everybody,
+        placed(pipe, workers, everybody, "align", runs_of(given, batch)) as where,
+    ):
+        check_call(where, given, "alignment", {"num_inference_steps": None})
+        return kind(where, config, given, learned_on, shelf).run(ledger, Meter("align", everybody))

@@ -80,7 +80,7 @@ class GradientAlignment:
         aside, seed = self.samples[self.learned_on :], config.seed + self.learned_on
         with setup.calibration(aside, seed, taught, whole=False) as kept_out:
             judge = Judge(kept_out)
-            sigmas = rung.sigmas or tuple(kept_out.runs[0].sigmas.tolist())
+            sigmas = rung.sigmas or tuple(kept_out.facts[0].sigmas.tolist())
             start = rung.model_copy(update={"sigmas": sigmas})
             descent = Descent(
                 start,
@@ -96,7 +96,8 @@ class GradientAlignment:
         self.before += self.calls
         how = ("align, joint" if joint else "align") + (", kept as it was" if after is rung else "")
         line = Refined(how=how, prompts=len(self.samples), calls=self.calls, gain=gain(*quality))
-        found = refined(self.pipe, rung, after, line, quality[1], self.samples, config.teacher_steps, kept_out.levels)
+        here = setup.about.origin
+        found = refined(here, rung, after, line, quality[1], self.samples, config.teacher_steps, kept_out.levels)
         self.meter.tell(RungDone("align", found))
         return found
 

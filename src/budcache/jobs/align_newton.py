@@ -23,7 +23,7 @@ from budcache.storage.journal import Journal
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from budcache.calibration.calibration import Calibration
+    from budcache.calibration.asking import Asked
     from budcache.calibration.judge import Judge
     from budcache.numerics.shelf import Shelf
     from budcache.refine.equations import Equations
@@ -48,7 +48,7 @@ class Newton:
         earlier: sample-calls that runs before this one had spent on what the journal knew.
     """
 
-    known: Calibration
+    known: Asked
     judge: Judge | None
     care: Care = "typical"
     journal: Journal | None = None
@@ -61,19 +61,18 @@ class Newton:
         """A policy after one Gauss-Newton step; as it was where that does not help."""
         from budcache.refine.newton import STEPS, GaussNewton
 
-        newton, runs = GaussNewton(policy, self.known), len(self.known.runs)
-        kept, found = _kept(self.journal, policy), []
-        for number in range(runs):
-            if number in kept:
-                equations, calls = kept[number]
-                self.earlier += calls
-            else:
-                before = self.known.calls
-                equations = newton.equations(number)
-                self._keep(policy, number, equations, self.known.calls - before)
-            found.append(equations)
-            self.told((number + 1) / (runs + 1))
-        return self._searched(policy, [newton.stepped(found, length) for length in STEPS])
+        newton, runs = GaussNewton(policy, self.known), len(self.known.facts)
+        kept = _kept(self.journal, policy)
+        self.earlier += sum(calls for _, calls in kept.values())
+        found = {number: equations for number, (equations, _) in kept.items()}
+        self.told(len(found) / (runs + 1))
+        missing = [number for number in range(runs) if number not in found]
+        for number, equations, calls in self.known.each(newton.question, missing):
+            self._keep(policy, number, equations, calls)
+            found[number] = equations
+            self.told(len(found) / (runs + 1))
+        in_order = [found[number] for number in range(runs)]
+        return self._searched(policy, [newton.stepped(in_order, length) for length in STEPS])
 
     def _searched(self, start: Policy, steps: Sequence[Policy]) -> Policy:
         """The line search: the best of some steps on all samples; none that is worse on those put aside counts."""
@@ -130,6 +129,7 @@ class NewtonAlignment:
             if ledger is not None:
                 self.journal = Journal(ledger, self._identity(setup), of="alignment")
                 stack.callback(self.journal.close)
+            here = setup.about.origin
             meter.plan(phases.align_phases(config, len(samples)))
             meter.phase(phases.FULL_RUNS)
             learned_on, aside = samples[: self.learned_on], samples[self.learned_on :]
@@ -153,9 +153,7 @@ class NewtonAlignment:
                 how = "align" + (", kept as it was" if after is rung else "")
                 calls = known.calls + judge.calls - before + newton.earlier
                 line = Refined(how=how, prompts=len(samples), calls=calls, gain=gain(*quality))
-                rungs.append(
-                    refined(self.pipe, rung, after, line, quality[1], samples, config.teacher_steps, known.levels)
-                )
+                rungs.append(refined(here, rung, after, line, quality[1], samples, config.teacher_steps, known.levels))
                 meter.tell(RungDone("align", rungs[-1]))
             meter.finish(known.calls + judge.calls)
         return Ladder.of(rungs)
@@ -170,7 +168,7 @@ class NewtonAlignment:
         """What the equations in a ledger depend on, beside the policies, which each line names."""
         return setup.origin(self.samples).model_dump(mode="json", exclude={"versions", "prompts"}) | {
             "method": "gauss-newton",
-            "number format": str(getattr(self.pipe, "dtype", None)).removeprefix("torch."),
+            "number format": setup.about.number_format,
             "steps": setup.steps,
             "batch": setup.batch,
             "samples learned on": self.learned_on,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -11,42 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from budcache.calibration.aggregate import mean
 from budcache.chosen import PolicyLike, choose
 from budcache.comparison.timing import Pair, Speed, enough, pace, speed
+from budcache.errors import BudcacheWarning
+from budcache.jobs.promised import Promise, quality, settings_like, speed_of
 from budcache.jobs.setup import check_call
 from budcache.metrics import psnr
 from budcache.options import known_options
-from budcache.policy import Policy, Quality
+from budcache.policy import Policy
+from budcache.samples.prompts import TRIED
 from budcache.samples.samples import fresh, seeded, settings_of, take_samples
 from budcache.wording import several
 
 if TYPE_CHECKING:
-    from budcache.pipeline.heard import Made
+    from budcache.pipeline.heard import Heard
 
 __all__ = ["Checked", "Promise", "check"]
 
-PROMPTS = ("a lighthouse by the sea at dusk", "a bowl of fruit on a wooden table")
 SEED = 20_000  # far from those of searches and comparisons
-MARKS = {True: "✓", False: "✗", None: "?"}
-
-
-@dataclass(frozen=True)
-class Promise:
-    """One promise: whether it was kept, and a sentence with the figures.
-
-    Attributes:
-        name: "calls", "plan", "removal", "quality" or "speed".
-        kept: None where it cannot be told here.
-        text: what was found.
-    """
-
-    name: str
-    kept: bool | None
-    text: str
-
-    def __str__(self) -> str:
-        return f"{MARKS[self.kept]} {self.name:8} {self.text}"
 
 
 @dataclass(frozen=True)
@@ -106,6 +88,7 @@ def check(
     call: Mapping[str, Any] | None = None,
     seed: int = SEED,
     timed: bool = True,
+    tell: Callable[[str], None] | None = None,
 ) -> Checked:
     """Try on a pipeline what a policy promises: exact calls, the plan, removal, quality and speed.
 
@@ -115,17 +98,36 @@ def check(
         budget: which rung of a ladder to try.
         prompts: what to draw; two of our own if nothing is given; or
         samples: keyword arguments of the pipeline's `__call__`, one set per sample.
-        call: keyword arguments of the pipeline that all samples share: size, guidance.
+        call: keyword arguments of the pipeline that all samples share: size, guidance; by default those that the
+            policy was made at.
         seed: of the first sample's noise; the next ones count up.
         timed: whether to measure the speed as well, by pairs of full and served runs.
+        tell: is called with what is done next, a few words each time.
 
     Returns:
         The promises one by one; `kept` if none was broken.
     """
     chosen = choose(policy, budget)
-    given = take_samples(prompts or (() if samples else PROMPTS), samples, call)
+    given = take_samples(prompts or (() if samples else TRIED), samples, call)
     check_call(pipe, given, "check", {"num_inference_steps": None, "output_type": None, "return_dict": None})
-    return _Check(pipe, chosen, [seeded(sample, seed + i) for i, sample in enumerate(given)]).run(timed)
+    _warn_of_another_model(pipe, chosen)
+    usual = settings_like(pipe, chosen, given)
+    drawn = [seeded({**usual, **sample}, seed + i) for i, sample in enumerate(given)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BudcacheWarning)  # what there is to say was said, once
+        return _Check(pipe, chosen, drawn, tell or (lambda text: None)).run(timed)
+
+
+def _warn_of_another_model(pipe: Any, policy: Policy) -> None:
+    """At once, not after the first run in full."""
+    from budcache.pipeline.parts import check_pipeline
+    from budcache.pipeline.standin import StandIn
+    from budcache.pipeline.suited import check_model, check_scheduler_of
+
+    check_pipeline(pipe)
+    if not isinstance(pipe.scheduler, StandIn):  # that is refused when the policy is applied
+        check_scheduler_of(policy, pipe.scheduler)
+        check_model(policy, pipe)
 
 
 @dataclass
@@ -133,14 +135,18 @@ class _Check:
     pipe: Any
     policy: Policy
     samples: Sequence[Mapping[str, Any]]
+    tell: Callable[[str], None]
     full: list[Any] = field(default_factory=list)  # pictures
     served: list[Any] = field(default_factory=list)
-    made: list[Made] = field(default_factory=list)
+    made: list[Heard] = field(default_factory=list)
 
     def run(self, timed: bool) -> Checked:
-        for sample in self.samples:
+        for number, sample in enumerate(self.samples, 1):
+            self.tell(f"sample {number} of {len(self.samples)}, in full and under the policy")
             self._draw(sample)
         ratios = tuple(min(psnr(one, other), 100.0) for one, other in zip(self.served, self.full, strict=True))
+        if timed:
+            self.tell("the speed, by pairs of runs")
         pairs, per_call = self._paired() if timed else (speed((), (), (), ()), None)
         return Checked(
             budget=self.policy.budget,
@@ -149,8 +155,8 @@ class _Check:
                 self._calls(),
                 self._plan(),
                 self._removal(),
-                quality(self.policy, ratios, settings_of(self.samples[0])),
-                _speed(pairs, per_call),
+                quality(self.policy, ratios, self._settings(), self._differs()),
+                speed_of(self.policy, pairs, per_call),
             ),
             calls=tuple(made.calls for made in self.made),
             psnr=ratios,
@@ -158,9 +164,24 @@ class _Check:
             speed=pairs,
         )
 
+    def _differs(self) -> str | None:
+        from budcache.pipeline.origin import difference
+
+        return None if self.policy.origin is None else difference(self.policy.origin, self.pipe)
+
+    def _settings(self) -> dict[str, Any]:
+        """What the runs really had."""
+        from budcache.pipeline.arguments import usual_frames
+        from budcache.pipeline.origin import usual_guidance
+
+        *frames, height, width, _ = (None, None, None, *self.full[0].shape)[-4:]  # of a picture, a clip, or sound
+        usual = {"guidance": usual_guidance(self.pipe), "frames": frames[0] or usual_frames(self.pipe)}
+        had = {**usual, **settings_of(self.samples[0]), "height": height, "width": width}
+        return {name: value for name, value in had.items() if value is not None}
+
     def _draw(self, sample: Mapping[str, Any]) -> None:
         """A sample in full and under the policy, its networks listened to."""
-        from budcache.pipeline.heard import Made, heard, steps_in
+        from budcache.pipeline.heard import Heard, heard, steps_in
 
         trunk = self.policy.reuse == "residual"
         with heard(self.pipe, trunk) as times:
@@ -170,7 +191,7 @@ class _Check:
         with self._on() as handle, heard(self.pipe, trunk) as served_times:
             self.served.append(self._picture(sample))
             inner = [float(t) for t in self.pipe.scheduler.inner.timesteps]
-        self.made.append(Made.of(self.policy, steps, served_times, grid, inner, handle.stats().last_run_calls))
+        self.made.append(Heard.of(self.policy, steps, served_times, grid, inner, handle.stats().last_run_calls))
 
     def _picture(self, sample: Mapping[str, Any], output_type: str = "np") -> Any:
         from budcache.storage import media
@@ -238,53 +259,3 @@ class _Check:
             return float(clock.time(run, to_the_end=True)[1].loop)
         with self._on():
             return float(clock.time(run, to_the_end=True)[1].loop)
-
-
-def quality(policy: Policy, ratios: Sequence[float], settings: Mapping[str, Any]) -> Promise:
-    """What was measured on a few samples, against what a policy claims.
-
-    A claim is a mean with its standard error; a few samples have one of their own, by the same spread. Two of both
-    together below it, the claim is broken.
-    """
-    here = f"{mean(list(ratios)):.1f} dB on {several(len(ratios), 'sample')}"
-    claim = policy.quality
-    if claim is None or claim.psnr is None:
-        return Promise("quality", None, f"{here}; the policy claims nothing")
-    said = f"{here}; the policy says {claim.text}"
-    room = _room(claim, len(ratios))
-    if room is None:
-        return Promise("quality", None, f"{said}, without a standard error to judge by")
-    if mean(list(ratios)) >= claim.psnr - room:
-        return Promise("quality", True, f"{said}: within its uncertainty ({claim.psnr - room:.1f} dB and more)")
-    excuse = _excuse(policy, settings)
-    below = f"{said}: below its uncertainty ({claim.psnr - room:.1f} dB and more)"
-    return Promise("quality", None if excuse else False, below + (f"; {excuse}" if excuse else ""))
-
-
-def _room(claim: Quality, samples: int) -> float | None:
-    if claim.psnr_error is None or not claim.samples:
-        return None
-    spread = claim.psnr_error * math.sqrt(claim.samples)
-    return 2 * math.sqrt(claim.psnr_error**2 + spread**2 / samples)
-
-
-def _excuse(policy: Policy, settings: Mapping[str, Any]) -> str | None:
-    """Why a figure below the claim breaks no promise."""
-    claim, origin = policy.quality, policy.origin
-    if claim is not None and claim.used_to_fit:
-        return "the policy was made on the samples of that figure, so on new prompts expect several dB less"
-    if origin is not None and origin.teacher_steps not in (None, policy.steps):
-        return f"its figure is to the run of {origin.teacher_steps} steps, this one to that of {policy.steps}"
-    for name, value in settings.items():
-        made = getattr(origin, name, None)
-        if made is not None and made != value:
-            return f"it was made at {name} {made}, this is {value}"
-    return None
-
-
-def _speed(found: Speed, per_call: float | None) -> Promise:
-    each = "" if per_call is None else f"; {per_call:.3g} s a call"
-    if not found.known:
-        return Promise("speed", None, f"{found.text}{f' by {found.pairs} pairs' if found.pairs else ''}{each}")
-    text = f"{found.text} ({found.low:.2f} to {found.high:.2f}) by {found.pairs} pairs of denoising loops{each}"
-    return Promise("speed", found.median > 1, text)

@@ -31,6 +31,7 @@ from budcache.wording import nearest, quote
 
 if TYPE_CHECKING:
     from budcache.policy import Origin
+    from budcache.workers import Workers
 
 __all__ = ["EVALUATION_SEED", "CompareConfig", "compare", "expected"]
 
@@ -143,6 +144,7 @@ def compare(
     settings: str | os.PathLike[str] | None = None,
     timed: Sequence[str] | None = None,
     fps: int = 16,
+    workers: Workers | None = None,
     watch: Watch | None = None,
     progress: bool | None = None,
 ) -> Comparison:
@@ -180,6 +182,8 @@ def compare(
             what is in there is not chosen again.
         timed: the methods whose speed is measured, in pairs with full runs; None is all of them.
         fps: frames a second at which videos are shown.
+        workers: who holds the runs of our searches, as in `search`; `load` says how they get the same pipeline.
+            Drawing, timing and other methods' calibration stay in this process.
         watch: told typed events (`budcache.events`): what it will cost, how far it is, what is finished.
         progress: whether to show a bar; None does so in a terminal or a notebook.
 
@@ -207,6 +211,8 @@ def compare(
         fps=whole("fps", fps),
     )
     config.check_pipeline(pipe)
+    if workers is not None and workers.load is None:
+        raise SearchError("workers load the pipeline themselves. Say what: Workers(load=...), a name or a function.")
     if metrics is None:
         config = replace(config, metrics=usual_metrics(config.makes_videos(pipe)))
     _warn_of_shared_prompts(config)
@@ -220,7 +226,17 @@ def compare(
         kept.begin(conditions, config.methods, config.metrics)
         drawing = Drawing(pipe, config.samples, seed + EVALUATION_SEED, steps, kept, meter, config.timed)
         preparation = Preparation(
-            pipe, steps, config.budgets, config.calibration, kept.path, given, seed, batch, meter, config.settings
+            pipe,
+            steps,
+            config.budgets,
+            config.calibration,
+            kept.path,
+            given,
+            seed,
+            batch,
+            meter,
+            config.settings,
+            workers,
         )
         draw(drawing, preparation, config.methods, config.budgets)
         meter.phase(MEASURING)

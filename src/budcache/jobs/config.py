@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
@@ -75,6 +75,7 @@ class SearchConfig:
     state_memory: int = STATE_MEMORY
     care: Care = "typical"
     features: bool | None = None
+    guided: bool = False  # whether the runs are expected to have two branches of guidance, for the estimate
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets, self.steps)
@@ -124,6 +125,11 @@ class SearchConfig:
             )
         all_for_both = self.as_served and samples < FEW and self.selection is None
         return split(range(samples), 0 if all_for_both else self.selection)
+
+    def suited(self, samples: int) -> SearchConfig:
+        """The same for so many samples: paths try fewer candidates where there is nobody to choose among them."""
+        alone = self.searched_on(samples) == samples
+        return replace(self, strategy=self.strategy.with_few()) if isinstance(self.strategy, Paths) and alone else self
 
     @property
     def first(self) -> Strategy:

@@ -16,7 +16,7 @@ from budcache.jobs.config import (
     known_options,
     taken_strategy,
 )
-from budcache.jobs.refining import SETTINGS
+from budcache.jobs.refining import LOOSER, SETTINGS
 from budcache.options import one_or_several, whole
 from budcache.policy import Policy, Reuse
 from budcache.samples.samples import split
@@ -50,6 +50,7 @@ def estimate(
     reuse: Reuse = "output",
     refine: Refine | None = None,
     features: bool = False,
+    guided: bool = False,
     polish: int = POLISH,
     rounds: int | None = ROUNDS,
     teacher_steps: int | None = None,
@@ -61,6 +62,8 @@ def estimate(
         steps: K of the full run.
         budgets: model calls per sample to search for.
         prompts: how many there are, or the prompts themselves.
+        guided: whether the pipeline evaluates its network for two branches of guidance, as those of Wan, SD3 and SDXL
+            do and FLUX does not: their rows are fitted, too.
         strategy: as for `search`, as are the others.
 
     Returns:
@@ -74,6 +77,7 @@ def estimate(
         reuse=reuse,
         refine=refine,
         features=features,
+        guided=guided,
         polish=polish,
         rounds=rounds,
         teacher_steps=teacher_steps,
@@ -89,7 +93,7 @@ def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
     A run's first step is computed when the pipeline is opened, as the first of the full run; so a mask of B computed
     steps takes B - 1 calls, and fewer where masks that agree so far share their states.
     """
-    searched_on = config.searched_on(samples)
+    config, searched_on = config.suited(samples), config.searched_on(samples)
     kept_out, full = samples - searched_on, config.teacher_steps or config.steps
     if config.as_served:
         return _served_phases(config, searched_on, kept_out, full)
@@ -150,11 +154,10 @@ def _served_phases(config: SearchConfig, searched_on: int, kept_out: int, full: 
 
 
 def _refining(config: SearchConfig, budget: int, searched_on: int, kept_out: int) -> float:
-    """Sample-calls for better forms of one budget's rows, and for their alignment.
-
-    Branches of guidance, if there are two, are known only once the pipeline has run; their fit is not in here.
-    """
+    """Sample-calls for better forms of one budget's rows, and for their alignment."""
     forms = bool(kept_out) + 2 * bool(config.features)
+    if config.guided:  # its rows are fitted and judged as well, with two ridges if there is someone to choose
+        forms += len(LOOSER) if kept_out else 1
     calls = forms * (searched_on + kept_out) * (budget - 1)
     if config.refine != "full":
         return calls

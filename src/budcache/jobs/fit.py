@@ -11,16 +11,17 @@ from budcache.jobs import estimate as phases
 from budcache.jobs.config import OUTPUTS, RIDGES, STATE_MEMORY, FitConfig, known_options
 from budcache.jobs.meter import Meter
 from budcache.jobs.refining import best_form, gain, refined
-from budcache.jobs.setup import Setup, check_call, shelf_of
+from budcache.jobs.setup import Setup, check_call, placed, shelf_of
 from budcache.jobs.watching import watching
 from budcache.options import bytes_of
 from budcache.policy import Ladder, Policy, Refined
-from budcache.samples.samples import are_mixed, split, take_samples
+from budcache.samples.samples import are_mixed, runs_of, split, take_samples
 
 if TYPE_CHECKING:
-    from budcache.calibration.calibration import Calibration
+    from budcache.calibration.asking import Asked
     from budcache.calibration.judge import Judge
     from budcache.refine.fit import Target
+    from budcache.workers import Workers
 
 __all__ = ["fit"]
 
@@ -43,6 +44,7 @@ def fit(
     teacher_steps: int | None = None,
     state_memory: int | str = STATE_MEMORY,
     across: bool = False,
+    workers: Workers | None = None,
     progress: bool | None = None,
     watch: Watch | None = None,
 ) -> Ladder:
@@ -65,6 +67,7 @@ def fit(
         teacher_steps: of a teacher that is finer than the policies' steps.
         state_memory: main memory for states, as in `search`.
         across: whether rows may look back on outputs of another expert, as in `search`.
+        workers: who holds the runs, as in `search`.
         progress: whether to show a bar; None shows one in a terminal or a notebook.
         watch: called with every event (`budcache.events`).
 
@@ -74,11 +77,15 @@ def fit(
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     config = FitConfig(ladder, tuple(outputs), tuple(ridges), target, teacher_steps, seed, selection, batch, features)
     given = take_samples(prompts, samples, call)
-    check_call(pipe, given, "fit", {"num_inference_steps": None})
     if split(given, selection) == len(given):
         raise SearchError("fitting needs samples to choose by. Give more prompts, or a selection of at least 1.")
-    with shelf_of(bytes_of(state_memory)) as shelf, watching(watch, progress) as everybody:
-        setup = Setup(pipe, ladder.steps, batch=batch, teacher_steps=teacher_steps, shelf=shelf, across=across)
+    with (
+        shelf_of(bytes_of(state_memory)) as shelf,
+        watching(watch, progress) as everybody,
+        placed(pipe, workers, everybody, "fit", runs_of(given, batch)) as where,
+    ):
+        check_call(where, given, "fit", {"num_inference_steps": None})
+        setup = Setup(where, ladder.steps, batch=batch, teacher_steps=teacher_steps, shelf=shelf, across=across)
         return _fitted(setup, config, given, everybody)
 
 
@@ -103,7 +110,9 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
             calls, spent = known.calls + judge.calls - spent, known.calls + judge.calls
             line = line.model_copy(update={"prompts": len(samples), "calls": calls})
             quality = judge.quality(after, used_to_choose=True)
-            rungs.append(refined(setup.pipe, rung, after, line, quality, samples, config.teacher_steps, known.levels))
+            rungs.append(
+                refined(setup.about.origin, rung, after, line, quality, samples, config.teacher_steps, known.levels)
+            )
             meter.tell(RungDone("fit", rungs[-1]))
             note = f"{rung.budget} calls: {line.gain or 0:+.1f} dB"
             meter.spent(spent, part=len(rungs) / len(config.ladder), note=note)
@@ -111,9 +120,7 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
     return Ladder.of(rungs)
 
 
-def _fit_one(
-    rung: Policy, known: Calibration, judge: Judge, config: FitConfig, features: bool
-) -> tuple[Policy, Refined]:
+def _fit_one(rung: Policy, known: Asked, judge: Judge, config: FitConfig, features: bool) -> tuple[Policy, Refined]:
     """One rung with the best fit, never worse than it was on the samples put aside; and what that was worth."""
     plain = rung.model_copy(update={"weights": None, "rows": None, "guided": None, "quality": None})
     after = judge.best([rung, best_form(plain, known, judge, config, features)])

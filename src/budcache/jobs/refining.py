@@ -10,17 +10,17 @@ from budcache.policy import Origin, Policy, Quality, Refined
 from budcache.samples.samples import settings_of_all
 
 if TYPE_CHECKING:
-    from budcache.calibration.calibration import Calibration
+    from budcache.calibration.asking import Asked
     from budcache.calibration.judge import Judge
     from budcache.calibration.score import Score
     from budcache.jobs.config import FitConfig
     from budcache.refine.fit import FittedScorer, Form
 
-__all__ = ["SETTINGS", "best_fit", "best_form", "better_rows", "blended", "gain", "origin_after", "refined"]
+__all__ = ["LOOSER", "SETTINGS", "best_fit", "best_form", "better_rows", "blended", "gain", "origin_after", "refined"]
 
 # What the fits of a ladder may be: how many outputs to blend, and the ridge. The first is what it scores with.
 SETTINGS = ((3, 1e-3), (3, 1e-4), (3, 1e-2), (2, 1e-3))
-LOOSER = (1.0, 0.1)  # shares of the ridge that are tried for branches apart, which it hinders more
+LOOSER = (0.1, 1.0)  # shares of the ridge that are tried for branches apart, which it hinders more; first the likelier
 SLOPES = (1e-3, 1e-2)  # how strongly weights that look at the sample are pulled towards shared ones
 
 
@@ -36,7 +36,7 @@ def best_fit(fitters: Sequence[FittedScorer], judge: Judge, policies: Sequence[P
     return plain, judge.best([first, *(_fitted(fitter, first) for fitter in fitters[1:])])
 
 
-def best_form(policy: Policy, known: Calibration, judge: Judge, config: FitConfig, features: bool) -> Policy:
+def best_form(policy: Policy, known: Asked, judge: Judge, config: FitConfig, features: bool) -> Policy:
     """A plain policy with the fit that is best on the samples put aside; plain if none is better than that.
 
     One thing is chosen after the other: how many outputs, and whether in rows or by the solver; the ridge; and what
@@ -60,27 +60,37 @@ def best_form(policy: Policy, known: Calibration, judge: Judge, config: FitConfi
     return better_rows(chosen, replace(other or form, noise=True), known, judge, features)
 
 
-def better_rows(policy: Policy, form: Form, known: Calibration, judge: Judge, features: bool) -> Policy:
+def better_rows(policy: Policy, form: Form, known: Asked, judge: Judge, features: bool) -> Policy:
     """A fitted policy with more kinds of rows, each taken only if it is better on the samples of the judge.
 
     First the branches of guidance apart, where they are known (F12), then weights that look at the sample, if wanted
     (F11); of these the ridge is chosen so, and whether to take them on all samples.
     """
-    from budcache.refine.fit import FittedScorer
-
     if known.is_guided and judge.calibration.is_guided:
-        forms = [replace(form, apart=True, ridge=share * form.ridge) for share in LOOSER]
-        fits = [FittedScorer(known, each).fit(policy.mask) for each in forms]
-        qualities = [Quality(calibration_loss=fit.loss) for fit in fits]
-        updates = [{"guided": fit.rows, "quality": quality} for fit, quality in zip(fits, qualities, strict=True)]
-        policy = judge.best([policy, *(policy.model_copy(update=update) for update in updates)])
+        # The samples that rows are fitted on would always choose the looser ridge, so there it is not a choice.
+        shares = LOOSER[:1] if judge.calibration is known else LOOSER
+        forms = [replace(form, apart=True, ridge=share * form.ridge) for share in shares]
+        policy = judge.best([policy, *(_apart(policy, each, known, judge) for each in forms)])
     if not features:
         return policy
     looking = [_looking(policy, replace(form, features=True, slopes=slopes), known) for slopes in SLOPES]
     return _best_of_all([policy, judge.best(looking)], known, judge)
 
 
-def _looking(policy: Policy, form: Form, known: Calibration) -> Policy:
+def _apart(policy: Policy, form: Form, known: Asked, judge: Judge) -> Policy:
+    """A fitted policy with rows for the branches of guidance as well."""
+    from budcache.calibration.pictures import Pictures
+    from budcache.refine.fit import FittedScorer
+
+    own = judge.calibration is known
+    found = FittedScorer(known, form, pictures=Pictures if own else None, arrivals=False).score(policy.mask)
+    policy = policy.model_copy(update={"guided": found.rows, "quality": Quality(calibration_loss=found.loss)})
+    if own:
+        judge.know(policy, found)
+    return policy
+
+
+def _looking(policy: Policy, form: Form, known: Asked) -> Policy:
     """A fitted policy whose weights look at the sample."""
     from budcache.refine.fit import FittedScorer
 
@@ -92,7 +102,7 @@ def _looking(policy: Policy, form: Form, known: Calibration) -> Policy:
     return policy.model_copy(update=update | {"quality": Quality(calibration_loss=found.loss)})
 
 
-def _best_of_all(policies: Sequence[Policy], known: Calibration, judge: Judge) -> Policy:
+def _best_of_all(policies: Sequence[Policy], known: Asked, judge: Judge) -> Policy:
     """The best on all samples together: where settings are mixed, those put aside have one or two samples of each."""
     from budcache.calibration.aggregate import cared_for
     from budcache.calibration.judge import Judge
@@ -118,7 +128,7 @@ def blended(policy: Policy, score: Score) -> Policy:
 
 
 def refined(
-    pipe: Any,
+    here: Origin,
     before: Policy,
     after: Policy,
     line: Refined,
@@ -127,31 +137,35 @@ def refined(
     teacher_steps: int | None,
     levels: tuple[float, ...],
 ) -> Policy:
-    """A policy with what was found for it, and a line on how that came about; `levels` are of the runs."""
+    """A policy with what was found for it, and a line on how that came about.
+
+    `here` is what the pipeline says of itself; `levels` are of the runs.
+    """
     loss = after.quality.calibration_loss if after.quality else None
     return before.model_copy(
         update={
             **{name: getattr(after, name) for name in ("weights", "rows", "guided", "sigmas")},
-            "origin": origin_after(pipe, before, samples, teacher_steps).model_copy(update={"levels": levels}),
+            "origin": origin_after(here, before, samples, teacher_steps).model_copy(update={"levels": levels}),
             "quality": quality.model_copy(update={"calibration_loss": loss}),
             "refined": (*before.refined, line),
         }
     )
 
 
-def origin_after(pipe: Any, before: Policy, samples: Sequence[Mapping[str, Any]], teacher_steps: int | None) -> Origin:
-    """What a policy says of where it came from, once it is refined: weights and quality are of these samples."""
-    from budcache.pipeline import describe
-    from budcache.pipeline.origin import usual_guidance
+def origin_after(
+    now: Origin, before: Policy, samples: Sequence[Mapping[str, Any]], teacher_steps: int | None
+) -> Origin:
+    """What a policy says of where it came from, once it is refined: weights and quality are of these samples.
 
-    origin = before.origin or describe(pipe)  # a policy written by hand says from now on what it is for
-    found: dict[str, Any] = {"guidance": usual_guidance(pipe)} | settings_of_all(samples)
+    `now` is what the pipeline says of itself.
+    """
+    origin = before.origin or now  # a policy written by hand says from now on what it is for
+    found: dict[str, Any] = {"guidance": now.guidance} | settings_of_all(samples)
     ranges = found.pop("ranges", {})
     # What is not on record stays so, or a policy written by hand would no longer go into its own ladder.
     here = {name: value for name, value in found.items() if name in ranges or _is_on_record(origin, name)}
     ranges = {name: value for name, value in origin.ranges.items() if name not in here} | ranges
     if origin.denoiser is not None:  # its numbers are now those of this pipeline, whatever its mask was found on
-        now = describe(pipe)
         here |= {name: getattr(now, name) for name in ("denoiser", "weights", "adapters")}
     return origin.model_copy(update={**here, "ranges": ranges, "teacher_steps": teacher_steps})
 

@@ -17,17 +17,18 @@ from budcache.jobs.config import (
     taken_strategy,
 )
 from budcache.jobs.searching import Search
-from budcache.jobs.setup import Setup, check_call, shelf_of
+from budcache.jobs.setup import Setup, check_call, placed, shelf_of
 from budcache.jobs.watching import watching
 from budcache.options import bytes_of, one_or_several
 from budcache.policy import Ladder, Reuse
-from budcache.samples.samples import take_samples
+from budcache.samples.samples import runs_of, take_samples
 from budcache.strategies import Limits, Strategy
 
 if TYPE_CHECKING:
     from budcache.calibration.aggregate import Care
     from budcache.calibration.objectives import ObjectiveLike
     from budcache.records.record import Record
+    from budcache.workers import Workers
 
 __all__ = ["search"]
 
@@ -58,13 +59,14 @@ def search(
     across: bool = False,
     ledger: str | os.PathLike[str] | None = None,
     record: Record | str | os.PathLike[str] | None = None,
+    workers: Workers | None = None,
     progress: bool | None = None,
     watch: Watch | None = None,
 ) -> Ladder:
     """Find the policies of one or several budgets for a pipeline.
 
     Args:
-        pipe: any diffusers pipeline; it is left exactly as it is.
+        pipe: any diffusers pipeline; it is left exactly as it is. With workers, what each of them is to load.
         steps: K of the full run that is to be imitated.
         budgets: model calls per sample to search for: one number, or several from one search.
         prompts: what to calibrate on; or
@@ -100,6 +102,7 @@ def search(
         ledger: a file in which every score is kept, so that a killed search can go on.
         record: full runs that were recorded before (`budcache.recording`), or their file; paths are then found from
             these, too.
+        workers: who holds the runs, if not this process: `Workers` on a Ray cluster. What is found is the same.
         progress: whether to show a bar; None shows one in a terminal or a notebook.
         watch: called with every event (`budcache.events`).
 
@@ -130,7 +133,11 @@ def search(
 
         record = Record.load(record)
     given = take_samples(prompts, samples, call)
-    check_call(pipe, given, "search")
-    with shelf_of(config.state_memory) as shelf, watching(watch, progress) as everybody:
-        setup = Setup(pipe, steps, reuse, batch, objective, teacher_steps, shelf, across)
+    with (
+        shelf_of(config.state_memory) as shelf,
+        watching(watch, progress) as everybody,
+        placed(pipe, workers, everybody, "search", runs_of(given, batch)) as where,
+    ):
+        check_call(where, given, "search")
+        setup = Setup(where, steps, reuse, batch, objective, teacher_steps, shelf, across)
         return Search(setup, config, given, record).run(ledger, everybody)

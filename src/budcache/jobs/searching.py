@@ -25,10 +25,21 @@ from budcache.policy import Ladder, Origin, Policy, Quality, Refined, Searched
 from budcache.records import LIKELIEST
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import are_mixed
-from budcache.strategies import STRATEGIES, Exhaustive, Found, LadderSearch, Ledger, Paths, Polished, Strategy, drive
+from budcache.strategies import (
+    STRATEGIES,
+    Exhaustive,
+    Found,
+    LadderSearch,
+    Ledger,
+    Limits,
+    Paths,
+    Polished,
+    Strategy,
+    drive,
+)
 
 if TYPE_CHECKING:
-    from budcache.calibration.calibration import Calibration
+    from budcache.calibration.asking import Asked
     from budcache.calibration.judge import Judge
     from budcache.calibration.scoring import Scorer
     from budcache.records.paths import ShortestPaths
@@ -63,18 +74,29 @@ class Search:
 
     def __post_init__(self) -> None:
         self.searched_on, self.limits = self.config.searched_on(len(self.samples)), self.config.limits
-        self.origin = self.setup.origin(
-            self.samples, seed=self.config.seed, strategy=_strategy_name(self.config.strategy)
-        )
-        self._calibrations: list[Calibration] = []
-        if self.setup.switch is not None and not self.setup.across and min(self.config.budgets) < EXPERTS:
-            raise SearchError(
-                f"the pipeline has {EXPERTS} experts, and a budget of {min(self.config.budgets)} does not compute the "
-                f"first step of each. Choose {EXPERTS} or more, or across=True."
-            )
+        strategy = _strategy_name(self.config.strategy)
+        self.config = replace(self.config.suited(len(self.samples)), guided=self.setup.guided(self.samples))
+        self.origin = self.setup.origin(self.samples, seed=self.config.seed, strategy=strategy)
+        self._calibrations: list[Asked] = []
+        if self.setup.switch is not None and not self.setup.across:
+            self._check_experts(strategy)
         if self.record is not None:  # what can be refused is refused before the full runs; their levels come with them
             check_record(self.record, self.config)
             self.record.like(self.origin, self.config.steps)
+
+    def _check_experts(self, strategy: str) -> None:
+        """Refuse what would reuse outputs of one expert in the place of another's."""
+        least = min(self.config.budgets)
+        if least < EXPERTS:
+            raise SearchError(
+                f"the pipeline has {EXPERTS} experts, and a budget of {least} does not compute the first step of each. "
+                f"Choose {EXPERTS} or more, or across=True."
+            )
+        if not self.config.as_served:
+            raise SearchError(
+                f"the pipeline has {EXPERTS} experts, and the strategy {strategy} does not know that the second one's "
+                'first step must be computed. Use strategy="paths" with reuse="output", or across=True.'
+            )
 
     def run(self, ledger: str | os.PathLike[str] | None, watch: Watch) -> Ladder:
         """Search, choose, and put the ladder together."""
@@ -110,11 +132,12 @@ class Search:
         stopped = next((found.stopped for found in both if found.stopped), None)
         return ladder.told(Searched(history, calls, earlier, time.monotonic() - begin, stopped))
 
-    def _as_served(self, stack: ExitStack, known: Calibration) -> tuple[_Masks, list[Policy]]:
+    def _as_served(self, stack: ExitStack, known: Asked) -> tuple[_Masks, list[Policy]]:
         """The shortest paths through the full runs (F10), or all masks, tried as they will be served.
 
         The best by decoded pictures is chosen.
         """
+        from budcache.calibration.judge import Judge
         from budcache.calibration.pictures import Pictures
         from budcache.calibration.scoring import PlainScorer
         from budcache.records.paths import ShortestPaths
@@ -125,21 +148,21 @@ class Search:
         if self.record is not None:
             grams += self.record.like(self.origin, config.steps, grams.levels)
         find = ShortestPaths.through(grams, config.budgets, config.fitted, known.switch)
-        strategy, pictures, memory = config.strategy, Pictures(known), config.state_memory
+        strategy, memory = config.strategy, config.state_memory
         scorer: Scorer = PlainScorer(known, memory=memory)
         if config.fitted:
             # Rows over all that is at hand: they gain most and, with a ridge, do not overfit even four samples (F13).
             scorer = FittedScorer(known, Form(outputs=MAX_BLEND, noise=True), memory=memory, arrivals=False)
         if isinstance(strategy, Paths):
-            scorer.pictures = pictures
+            scorer.pictures = Pictures
             strategy = Polished(strategy.on(find), (), config.polish, config.rounds)
         elif isinstance(strategy, Exhaustive) and known.switch is not None:
             strategy = replace(strategy, forced=(known.switch,))  # nothing is reused across it
         found = self._hunt(strategy, scorer, phases.SEARCHING)
         scores = found.scores
         if scorer.pictures is None:  # decoding takes time, too: of all masks, only as many as paths would propose
-            scorer.pictures = pictures
-            scores = {mask: scorer.score(mask) for mask in self._shortlist(found)}
+            scorer.pictures, shortlist = Pictures, self._shortlist(found)
+            scores = dict(zip(shortlist, scorer.score_many(shortlist), strict=True))
         candidates = {
             b: [Candidate(blended(Policy(mask=mask), score), score) for mask, score in tried]
             if (tried := [(mask, score) for mask, score in scores.items() if mask.budget == b])
@@ -150,8 +173,12 @@ class Search:
         choose = partial(best_candidate, judge=judge, care=config.care, by_pictures=config.objective == "latent")
         chosen = self._each(candidates, judge, choose)
         if config.fitted:
-            scorer.prefixes.forget()  # its states have done their work
-            chosen = self._refined(chosen, known, judge)
+            scorer.forget()  # its states have done their work
+            own = Judge(known, care=config.care)
+            for each in (each for tried in candidates.values() for each in tried):
+                if each.score is not None:
+                    own.know(each.policy, each.score)
+            chosen = self._refined(chosen, known, judge, own)
         return _Masks(found, {}), chosen
 
     def _shortlist(self, found: Found) -> list[Mask]:
@@ -163,10 +190,16 @@ class Search:
             masks += tried[: phases.JUDGED]
         return masks
 
-    def _refined(self, policies: list[Policy], known: Calibration, judge: Judge | None) -> list[Policy]:
-        """What was found for every budget with better forms of rows, and aligned if that is wanted."""
+    def _refined(
+        self, policies: list[Policy], known: Asked, judge: Judge | None, own: Judge | None = None
+    ) -> list[Policy]:
+        """What was found for every budget with better forms of rows, and aligned if that is wanted.
+
+        `own` judges by the samples searched on, where none were put aside, and may know some policies already.
+        """
         from budcache.calibration.judge import Judge
 
+        own = own or Judge(known, care=self.config.care)
         config = self.config
         features = are_mixed(self.samples) if config.features is None else config.features
         journal = None if self.ledger is None else self.ledger.journal
@@ -181,30 +214,29 @@ class Search:
             before, earlier = self.calls, newton.earlier
             if judge is not None:
                 judge.forget(*policies[number - 1 :])
-            fitted = self._better(policy, known, judge, features) if config.as_served else policy
+            fitted = self._better(policy, known, judge, own, features) if config.as_served else policy
             after = newton.aligned(fitted) if config.refine == "full" and fitted.is_blended else fitted
             if after is not policy:
                 how, calls = "rows" if after is fitted else "align", self.calls - before + newton.earlier - earlier
                 line = Refined(how=how, prompts=len(self.samples), calls=calls)
-                after = self._measured(policy, after, judge or Judge(known, care=config.care), line)
+                after = self._measured(policy, after, judge or own, line)
             found.append(after)
             part = number / len(policies)
             self.meter.spent(self.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
         return found
 
-    def _better(self, policy: Policy, known: Calibration, judge: Judge | None, features: bool) -> Policy:
+    def _better(self, policy: Policy, known: Asked, judge: Judge | None, own: Judge, features: bool) -> Policy:
         """A policy in the form that is best on the samples put aside; where there are none, on those searched on.
 
         There the simpler form, three outputs by the solver, is not tried: it would never be better. (`budcache fit`
         tries more of them: other numbers of outputs, and ridges.)
         """
-        from budcache.calibration.judge import Judge
         from budcache.refine.fit import FittedScorer, Form
 
         rows = Form(outputs=MAX_BLEND, noise=True)
         if judge is not None:
             policy = judge.best([policy, blended(policy, FittedScorer(known).fit(policy.mask))])
-        return better_rows(policy, rows, known, judge or Judge(known, care=self.config.care), features)
+        return better_rows(policy, rows, known, judge or own, features)
 
     def _measured(self, before: Policy, after: Policy, judge: Judge, line: Refined) -> Policy:
         """A policy that was refined, with its quality and what that was worth."""
@@ -216,7 +248,7 @@ class Search:
         update = {"quality": quality.model_copy(update={"calibration_loss": loss})}
         return after.model_copy(update=update | {"refined": (*before.refined, line)})
 
-    def _plain_then_fitted(self, known: Calibration) -> _Masks:
+    def _plain_then_fitted(self, known: Asked) -> _Masks:
         """Search with plain and, if wanted, fitted reuse."""
         from budcache.calibration.scoring import PlainScorer
         from budcache.refine.fit import FittedScorer
@@ -232,7 +264,7 @@ class Search:
             )
         if not config.fitted:
             return _Masks(found, field)
-        plain.prefixes.forget()  # its states have done their work
+        plain.forget()  # its states have done their work
         memory = [config.state_memory, *[0] * (len(SETTINGS) - 1)]
         fitters = [
             FittedScorer(known, outputs=outputs, ridge=ridge, memory=bound)
@@ -267,7 +299,7 @@ class Search:
             self.meter.spent(self.calls, part=part, best=best[budget], note=f"{budget} of {self.config.steps} calls")
 
         def score(ask: Any) -> Any:
-            return scorer.score_many(ask.masks)
+            return scorer.score_many(ask.masks, one_by_one=self.config.limits != Limits())
 
         self.meter.phase(phase)
         with out_of_memory_as_error():
@@ -298,7 +330,7 @@ class Search:
         """Sample-calls of this process."""
         return sum(calibration.calls for calibration in self._calibrations)
 
-    def _chosen(self, stack: ExitStack, masks: _Masks, known: Calibration) -> list[Policy]:
+    def _chosen(self, stack: ExitStack, masks: _Masks, known: Asked) -> list[Policy]:
         """The best of every budget's finalists, on the samples put aside if there are some."""
         reuse, prompts, judge = self.config.reuse, len(self.samples), self._put_aside(stack)
         if judge is None:
@@ -343,7 +375,7 @@ class Search:
 
         config, of_others = self.config, {"prompts", "strategy", "calls", "versions"}
         return self.origin.model_dump(mode="json", exclude=of_others) | {
-            "number format": str(getattr(self.setup.pipe, "dtype", None)).removeprefix("torch."),
+            "number format": self.setup.about.number_format,
             "steps": config.steps,
             "reuse": config.reuse,
             "batch": config.batch,

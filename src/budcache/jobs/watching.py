@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from budcache.events import EntryDone, Event, Planned, Progress, RungDone, Scored, Updated, Watch
+from budcache.events import EntryDone, Event, Planned, Progress, RungDone, Scored, Updated, Watch, WorkerTold
 
 __all__ = ["duration", "log", "watching"]
 
@@ -51,6 +51,10 @@ def log(event: Event) -> None:
             logger.debug("%s %s loss %.4g", event.phase, event.mask, event.loss)
         case Updated():
             logger.debug("%d calls, update %d: loss %.4g", event.budget, event.number, event.loss)
+        case WorkerTold(state="working"):
+            logger.debug("worker %d: %d sample-calls", event.worker, event.sample_calls)
+        case WorkerTold():
+            logger.info("worker %d of %d on %s is %s", event.worker, event.of, event.node, event.state)
         case Progress():
             logger.debug("%s: %s, %d of %d sample-calls", event.job, event.phase, event.done, event.total)
 

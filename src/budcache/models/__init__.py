@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers import DiffusionPipeline
 
-__all__ = ["EMBEDDED", "SPLITS", "check", "folder", "load", "prompts"]
+__all__ = ["EMBEDDED", "SPLITS", "check", "defaults", "folder", "folders", "load", "prompts"]
 
 
 class Embedded(NamedTuple):
@@ -28,11 +28,11 @@ class Embedded(NamedTuple):
 
     Attributes:
         module: the module with its pipeline's class and `load`.
-        prompts: the folder with its prompts.
+        shared: the folder with its prompts, and with what it shares with other models, if it does.
     """
 
     module: str
-    prompts: str
+    shared: str
 
 
 EMBEDDED = {
@@ -121,6 +121,19 @@ def folder(name: str | os.PathLike[str]) -> Path:
         raise _unavailable(text, error) from error
 
 
+def folders(name: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The folders whose files together are a whole pipeline; the last is its own, with the index."""
+    text, own = os.fspath(name), folder(name)
+    shared = {_folder(EMBEDDED[text].shared)} if text in EMBEDDED else set()
+    return (*(shared - {own}), own)
+
+
+def defaults(name: str | os.PathLike[str]) -> dict[str, Any]:
+    """What an embedded model is called with if it is told nothing; who loads its files without us has to say it."""
+    text = os.fspath(name)
+    return dict(_home(text).DEFAULTS) if text in EMBEDDED else {}
+
+
 def prompts(name: str, split: str) -> list[str]:
     """The captions an embedded model comes with, some for `"calibration"` and as many others for `"evaluation"`."""
     if name not in EMBEDDED:
@@ -129,7 +142,7 @@ def prompts(name: str, split: str) -> list[str]:
         )
     if split not in SPLITS:
         raise PipelineError(f"There is no prompt set {split!r} for {name}: ask for {' or '.join(SPLITS)}.")
-    return (_folder(EMBEDDED[name].prompts) / "prompts" / f"{split}.txt").read_text(encoding="utf-8").splitlines()
+    return (_folder(EMBEDDED[name].shared) / "prompts" / f"{split}.txt").read_text(encoding="utf-8").splitlines()
 
 
 def _folder(name: str) -> Path:

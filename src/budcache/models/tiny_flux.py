@@ -10,7 +10,9 @@ import diffusers
 
 from budcache.models.tokenizer import CappedTokenizer
 
-__all__ = ["FluxPipeline", "load"]
+__all__ = ["DEFAULTS", "FluxPipeline", "load"]
+
+DEFAULTS = {"height": 64, "width": 64, "max_sequence_length": 12}
 
 
 class FluxPipeline(diffusers.FluxPipeline):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from transformers import UMT5EncoderModel
 
 from budcache.models.tokenizer import CappedTokenizer
 
-__all__ = ["WanPipeline", "load"]
+__all__ = ["DEFAULTS", "WanPipeline", "load"]
 
 SHARED = "tiny-wan-shared"  # the folder of what both sizes use: autoencoder, text encoder, tokenizer, prompts
 DEFAULTS = {"height": 64, "width": 64, "num_frames": 17, "max_sequence_length": 16}

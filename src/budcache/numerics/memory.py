@@ -48,7 +48,7 @@ def unpark(value: T) -> T:
 
 
 def _back(leaf: _Parked | Kept) -> Tensor:
-    return leaf.get().to(leaf.home) if isinstance(leaf, Kept) else leaf.tensor.to(leaf.home)
+    return leaf.back() if isinstance(leaf, Kept) else leaf.tensor.to(leaf.home)
 
 
 def leaves(value: Any) -> Iterator[Tensor | Kept]:

@@ -42,6 +42,10 @@ class Kept:
         """The tensor, in main memory."""
         return _marked(self._shelf._read(self), self)
 
+    def back(self) -> Tensor:
+        """The tensor on the device that it came from, known to lie here: kept again, it takes no more room."""
+        return _marked(self._shelf._read(self).to(self.home), self)
+
     def part(self, begin: int, end: int) -> Tensor:
         """Some numbers of each sample, of shape [N, end - begin]; no more than that is read."""
         return self._shelf._read_part(self, begin, end)

@@ -17,7 +17,7 @@ from budcache.pipeline.trunk import blocks_of
 from budcache.plan import Plan
 from budcache.policy import Policy
 
-__all__ = ["Made", "heard", "steps_in"]
+__all__ = ["Heard", "heard", "steps_in"]
 
 NEAR = 1e-3  # relative: how near a time has to be to the one that own noise levels stand for
 
@@ -70,7 +70,7 @@ class _Listener:
 
 
 @dataclass(frozen=True)
-class Made:
+class Heard:
     """What the networks were really asked for in a run, beside what the plan says."""
 
     calls: int
@@ -94,7 +94,7 @@ class Made:
         grid: Sequence[float],
         inner: Sequence[float],
         counted: int,
-    ) -> Made:
+    ) -> Heard:
         """Compare what was heard.
 
         Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
 from budcache.provenance import same_adapters
 
-__all__ = ["describe", "difference", "guidance_of", "usual_guidance"]
+__all__ = ["describe", "difference", "expects_two", "guidance_of", "usual_guidance"]
 
 PROBED_VALUES = 8
 
@@ -64,6 +65,19 @@ def _scale(pipe: Any, own: Any) -> float | None:
     """A pipeline's own scale if it has one, else that of its guider."""
     scales = [own, *(getattr(each, "guidance_scale", None) for each in guiders(pipe).values())]
     return next((float(scale) for scale in scales if isinstance(scale, int | float)), None)
+
+
+def expects_two(pipe: Any, call: Mapping[str, Any]) -> bool:
+    """Whether a pipeline is likely to run its network for two branches; for sure that is known once it has run."""
+    if found := guiders(pipe):
+        return any(getattr(guider, "num_conditions", 1) == 2 for guider in found.values())
+    known = arguments(pipe)
+    true = "true_cfg_scale" in known  # beside it, `guidance_scale` is a number that the network is told
+    name = "true_cfg_scale" if true else "guidance_scale"
+    scale = call.get(name, known.get(name))
+    told = any(getattr(getattr(part, "config", None), "guidance_embeds", False) for part in denoisers(pipe).values())
+    above = isinstance(scale, int | float) and scale > 1
+    return above and (bool(call.get("negative_prompt")) if true else not told)
 
 
 def difference(origin: Origin, pipe: Any) -> str | None:

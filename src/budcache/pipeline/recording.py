@@ -16,6 +16,7 @@ from torch import Tensor
 
 from budcache.errors import BudcacheWarning, PipelineError, RecordError
 from budcache.pipeline.adapters import at_work
+from budcache.pipeline.experts import switch_of
 from budcache.pipeline.origin import describe, guidance_of
 from budcache.pipeline.parts import check_pipeline
 from budcache.pipeline.scheduler import BudcacheScheduler
@@ -123,17 +124,17 @@ class _Recorder(StandIn):
             if latents[0].shape != outputs[0].shape:
                 raise PipelineError("the model's outputs have another shape than its latents.")
             own = levels(self.inner).double().numpy()
-            self.record.add(Runs(self._origin(), Grams(own, gram_of(latents, outputs))))
+            self.record.add(Runs(self._origin(len(outputs)), Grams(own, gram_of(latents, outputs))))
         except Exception as error:
             warnings.warn(f"a run was not recorded: {error}", BudcacheWarning, stacklevel=4)
 
-    def _origin(self) -> Origin:
+    def _origin(self, steps: int) -> Origin:
         """The pipeline and its settings; to look at the network's weights is worth it once."""
         here = at_work(self.pipe)
         if self.known_origin is None or self.known_adapters != here:
             self.known_origin, self.known_adapters = describe(self.pipe), here
-        guidance = guidance_of(self.pipe)
-        return self.known_origin if guidance is None else self.known_origin.model_copy(update={"guidance": guidance})
+        found, guidance = {"switch": switch_of(self.pipe, steps)}, guidance_of(self.pipe)
+        return self.known_origin.model_copy(update=found if guidance is None else {**found, "guidance": guidance})
 
 
 def _copied(value: Tensor) -> Tensor:

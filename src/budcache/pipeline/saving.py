@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from diffusers.schedulers.scheduling_utils import SchedulerMixin
 from typing_extensions import Self
 
-from budcache.errors import PipelineError
+from budcache.chosen import parse
+from budcache.errors import BudcacheError, PipelineError
+from budcache.mask import MAX_STEPS
 from budcache.pipeline.standin import StandIn
-from budcache.policy import Policy, parse
+from budcache.policy import Policy
+from budcache.storage.files import write_text
+from budcache.wording import quote
 
 __all__ = ["Saved"]
 
 CONFIG_FILE = "scheduler_config.json"
 SETTINGS = ("default_steps", "strength", "own_sigmas")  # what is kept beside the policy
+LARGEST = 1_000_000  # of a scheduler's settings: it makes tables as long as its training was
 
 
 class Saved(StandIn):
@@ -40,7 +45,7 @@ class Saved(StandIn):
             **{name: getattr(self, name) for name in SETTINGS},
         }
         settings["_class_name"] = type(self).__name__
-        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(settings, indent=2) + "\n")
 
     @classmethod
     def from_pretrained(
@@ -53,18 +58,30 @@ class Saved(StandIn):
         ours = settings.pop("_budcache", None)
         if not isinstance(ours, dict):
             raise PipelineError(f"{pretrained_model_name_or_path} holds no budcache policy. Load the stock scheduler.")
-        inner_class = getattr(diffusers, str(ours.get("inner")), None)
+        name = ours.get("inner")
+        # Looked up only if it is the name of a scheduler: asking for one of another kind would import it.
+        named = isinstance(name, str) and name.endswith("Scheduler")
+        inner_class: Any = getattr(diffusers, str(name), None) if named else None
         policy = parse(ours.get("policy"))
         if not isinstance(policy, Policy):
             raise PipelineError(
                 f"{pretrained_model_name_or_path} holds a ladder where a policy should be. Save it again."
             )
-        if inner_class is None or not issubclass(inner_class, SchedulerMixin):
-            raise PipelineError(f"{ours.get('inner')!r} is not a scheduler of diffusers. Upgrade diffusers.")
-        settings["_class_name"] = ours["inner"]
+        if not isinstance(inner_class, type) or not issubclass(inner_class, SchedulerMixin):
+            raise PipelineError(f"{quote(name)} is not a scheduler of diffusers. Upgrade diffusers.")
+        settings["_class_name"] = name
         more = {name: ours[name] for name in SETTINGS if name in ours}
-        make: Any = cls
-        made: Self = make(inner_class.from_config(settings), policy, **more)
+        make, make_inner = cast(Any, cls), cast(Any, inner_class)
+        try:
+            _check_settings(settings, more)
+            made: Self = make(make_inner.from_config(settings), policy, **more)
+        except BudcacheError:
+            raise
+        except Exception as error:  # what settings that make no sense raise is up to the scheduler
+            raise PipelineError(
+                f"the scheduler's settings in {pretrained_model_name_or_path} make no sense "
+                f"({type(error).__name__}). Save the pipeline again."
+            ) from None
         return made
 
     @classmethod
@@ -75,5 +92,18 @@ class Saved(StandIn):
         from diffusers import DDIMScheduler
 
         kwargs = {key: value for key, value in kwargs.items() if key != "return_unused_kwargs"}
-        found = DDIMScheduler.load_config(name_or_path, subfolder=subfolder, return_unused_kwargs=True, **kwargs)
-        return dict(found[0]), found[1]
+        try:
+            found = DDIMScheduler.load_config(name_or_path, subfolder=subfolder, return_unused_kwargs=True, **kwargs)
+            return dict(found[0]), found[1]
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise PipelineError(f"the scheduler of {name_or_path} cannot be read: {reason}.") from None
+
+
+def _check_settings(settings: dict[str, Any], ours: dict[str, Any]) -> None:
+    """Refuse what would take all memory, and what is of another kind than we wrote."""
+    large = [each for each in settings.values() if isinstance(each, int | float) and not abs(each) <= LARGEST]
+    steps = ours.get("default_steps")
+    kinds = all(isinstance(ours.get(name, True), bool) for name in ("strength", "own_sigmas"))
+    if large or not kinds or not (steps is None or (type(steps) is int and 1 <= steps <= MAX_STEPS)):
+        raise ValueError

@@ -93,7 +93,7 @@ class BudcacheScheduler(Saved):
     def use(self, policy: Policy, prepare: Callable[[], None]) -> None:
         """Carry out another policy from the next run on; what has been counted stays.
 
-        A thread that has begun a run but not yet its loop is told that it has lost the pipeline.
+        A thread that has begun a run but not yet its loop gets an error at its next step.
 
         Args:
             policy: the other policy.
@@ -352,7 +352,8 @@ class BudcacheScheduler(Saved):
         if self._thread != threading.get_ident():
             raise PipelineError(
                 "two threads run this pipeline at once, and its scheduler can follow only one of them. "
-                "Give each thread a pipeline of its own: type(pipe)(**pipe.components), with a policy applied to each."
+                "Give each thread a pipeline of its own: type(pipe)(**pipe.components), with copies of its "
+                "tokenizers and a policy applied to each."
             )
 
     def _say_what_is_plain(self, plan: Plan) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,16 +18,16 @@ from budcache.pipeline.arguments import arguments
 from budcache.pipeline.clock import Clock, Lap
 from budcache.pipeline.parts import bare, denoisers, is_compiled
 from budcache.policy import Ladder, Policy
+from budcache.samples.prompts import TRIED
 from budcache.samples.samples import fresh, seeded
 from budcache.storage.files import read_json, write_json
 from budcache.storage.schema import Count, Number, Settings, Text, Value
-from budcache.wording import quote, several
+from budcache.wording import several
 
-__all__ = ["MeasuredOn", "Timing", "check_seconds", "fitting", "kept_beside", "measured", "to_time"]
+__all__ = ["MeasuredOn", "Timing", "fitting", "kept_beside", "kept_timings", "measured", "to_time"]
 
 logger = logging.getLogger("budcache")
 
-PROMPT = "a lighthouse by the sea at dusk"  # what is drawn to be timed, where nothing is named
 MOST_RUNS, ENOUGH_SECONDS = 5, 10.0  # timed runs, and the time after which no more are made
 MOST_KEPT = 64  # measurements in a file
 
@@ -102,13 +101,12 @@ class Timings(Value):
     timings: Annotated[tuple[Timing, ...], Field(max_length=MOST_KEPT, fail_fast=True)] = ()
 
 
-# Of ladders that are in no file: what was measured in this process.
+# Of ladders that are in no file of ours, but in memory or on the hub: what was measured in this process.
 _measured: weakref.WeakKeyDictionary[Any, dict[str, Timing]] = weakref.WeakKeyDictionary()
 
 
-def kept_beside(ladder: str | os.PathLike[str]) -> Path:
+def kept_beside(path: Path) -> Path:
     """Where the measurements of a ladder's file are kept."""
-    path = Path(ladder)
     return path.with_name(f"{path.name.removesuffix('.json')}.timings.json")
 
 
@@ -118,7 +116,7 @@ def to_time(pipe: Any, call: Mapping[str, Any] | None) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise PipelineError(f"{type(pipe).__name__} takes no argument {name!r}. Leave it out of call.")
-    prompt = {"prompt": PROMPT} if "prompt" in known and not {"prompt", "prompt_embeds"} & set(given) else {}
+    prompt = {"prompt": TRIED[0]} if "prompt" in known and not {"prompt", "prompt_embeds"} & set(given) else {}
     return prompt | given
 
 
@@ -135,11 +133,12 @@ def measured(
         pipe: the pipeline.
         call: its arguments.
         run: runs it with arguments, and returns the model calls that it made.
-        file: where measurements are kept; None keeps them for this process.
+        file: of the ladder, beside which measurements are kept; None keeps them for this process.
         again: whether to measure even if there is one that holds.
     """
     on = MeasuredOn.of(pipe, call)
-    kept = _read(file) if file is not None else tuple(_measured.get(pipe, {}).values())
+    file = None if file is None else kept_beside(file)
+    kept = kept_timings(file) if file is not None else tuple(_measured.get(pipe, {}).values())
     found = None if again else next((timing for timing in kept if timing.on == on), None)
     if found is not None:
         return found
@@ -182,13 +181,6 @@ def fitting(ladder: Ladder, timing: Timing, seconds: float) -> tuple[Policy, str
     )
 
 
-def check_seconds(seconds: object) -> float:
-    """A time that can be meant."""
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < math.inf:
-        return float(seconds)
-    raise PolicyError(f"seconds is {quote(seconds)}, but a time is a positive number. Give one such as 2.0.")
-
-
 def _measure(pipe: Any, on: MeasuredOn, call: Mapping[str, Any], run: Callable[[Mapping[str, Any]], int]) -> Timing:
     clock, laps, made = Clock(pipe), list[Lap](), list[int]()
     try:
@@ -218,7 +210,8 @@ def _seeded(pipe: Any, call: Mapping[str, Any]) -> dict[str, Any]:
     return fresh(seeded(call, 0)) if "generator" in arguments(pipe) else fresh(call)
 
 
-def _read(file: Path) -> tuple[Timing, ...]:
+def kept_timings(file: Path) -> tuple[Timing, ...]:
+    """The measurements in a file; none where there is no such file."""
     if not file.exists():
         return ()
     try:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any, ParamSpec
 
-from budcache.chosen import PolicyLike, choose, opened
-from budcache.errors import PipelineError, PolicyError
+from budcache.chosen import Opened, PolicyLike, check_choice, check_seconds, choose, opened
+from budcache.errors import PipelineError
 from budcache.options import known_options_of_serving
 from budcache.pipeline.arguments import arguments, is_modular
 from budcache.pipeline.branches import Branches
@@ -20,7 +20,7 @@ from budcache.pipeline.parts import check_pipeline
 from budcache.pipeline.recording import check_not_recorded
 from budcache.pipeline.residual import attach, detach
 from budcache.pipeline.scheduler import BudcacheScheduler
-from budcache.pipeline.seconds import Timing, check_seconds, fitting, kept_beside, measured, to_time
+from budcache.pipeline.seconds import Timing, fitting, measured, to_time
 from budcache.pipeline.standin import Timesteps
 from budcache.pipeline.stats import Stats
 from budcache.pipeline.suited import RunWatch, check_model, check_scheduler_of
@@ -36,6 +36,8 @@ _COUNTING = ("Flux2",)
 logger = logging.getLogger("budcache")
 
 _applying = threading.Lock()
+
+P = ParamSpec("P")
 
 
 @known_options_of_serving
@@ -60,12 +62,11 @@ def apply(
         call: arguments of the pipeline to time it with: size, batch, guidance; else its defaults.
         measure_again: whether to time it even if a measurement is kept beside the ladder's file.
     """
-    _check_choice(budget, seconds)
+    check_choice(budget, seconds)
     given = opened(policy)
-    file = kept_beside(policy) if isinstance(policy, str | os.PathLike) else None
     first = choose(given, budget) if seconds is None else _smallest(given)
     with _applying:  # of several threads one gets through, and the others are told
-        handle = _apply(pipe, first, given, file)
+        handle = _apply(pipe, first, given)
     try:
         if seconds is not None:
             handle.use(seconds=seconds, call=call, measure_again=measure_again)
@@ -75,7 +76,7 @@ def apply(
     return handle
 
 
-def _apply(pipe: Any, policy: Policy, given: Policy | Ladder, file: Path | None) -> Handle:
+def _apply(pipe: Any, policy: Policy, given: Opened) -> Handle:
     check_pipeline(pipe)
     scheduler = pipe.scheduler
     if isinstance(scheduler, BudcacheScheduler):
@@ -104,7 +105,7 @@ def _apply(pipe: Any, policy: Policy, given: Policy | Ladder, file: Path | None)
     pipe.scheduler = ours
     # Some pipelines size their bar by num_inference_steps; it should end full.
     pipe.progress_bar = _ProgressBar(pipe)
-    return Handle(pipe, scheduler, pipe.progress_bar, undo, given, file)
+    return Handle(pipe, scheduler, pipe.progress_bar, undo, given)
 
 
 def _fit_out(pipe: Any, ours: BudcacheScheduler, policy: Policy, before: Policy | None) -> None:
@@ -122,34 +123,29 @@ def _fit_out(pipe: Any, ours: BudcacheScheduler, policy: Policy, before: Policy 
     ours.at_start = None if policy.origin is None else RunWatch(pipe, policy, ours.at_start)
 
 
-def _smallest(given: Policy | Ladder) -> Policy:
-    return given if isinstance(given, Policy) else given.rungs[0]
+def _smallest(given: Opened) -> Policy:
+    return given.value if isinstance(given.value, Policy) else given.value.rungs[0]
 
 
-def _check_choice(budget: int | None, seconds: float | None) -> None:
-    if budget is not None and seconds is not None:
-        raise PolicyError("budget and seconds were both given. A time chooses the budget: leave one of them out.")
-    if seconds is not None:
-        check_seconds(seconds)
+def _in_a_block(function: Callable[P, Handle]) -> Callable[P, AbstractContextManager[Handle]]:
+    """What makes a handle, with the same options, for the length of a `with` block."""
+
+    @wraps(function)
+    def block(*args: P.args, **options: P.kwargs) -> Iterator[Handle]:
+        handle = function(*args, **options)
+        try:
+            yield handle
+        finally:
+            handle.remove()
+
+    block.__name__ = block.__qualname__ = "applied"
+    block.__doc__ = "`apply` for the length of a `with` block."
+    returned = inspect.signature(function).replace(return_annotation="AbstractContextManager[Handle]")
+    block.__signature__ = returned  # type: ignore[attr-defined]
+    return known_options_of_serving(contextmanager(block))
 
 
-@known_options_of_serving
-@contextmanager
-def applied(
-    pipe: Any,
-    policy: PolicyLike,
-    *,
-    budget: int | None = None,
-    seconds: float | None = None,
-    call: Mapping[str, Any] | None = None,
-    measure_again: bool = False,
-) -> Iterator[Handle]:
-    """`apply` for the length of a `with` block."""
-    handle = apply(pipe, policy, budget=budget, seconds=seconds, call=call, measure_again=measure_again)
-    try:
-        yield handle
-    finally:
-        handle.remove()
+applied = _in_a_block(apply)
 
 
 class Handle:
@@ -161,11 +157,10 @@ class Handle:
         original: Any,
         bar: Any,
         undo: Callable[[], None],
-        given: Policy | Ladder,
-        file: Path | None = None,
+        given: Opened,
     ) -> None:
         self._pipe, self._original, self._ours, self._bar, self._undo = pipe, original, pipe.scheduler, bar, undo
-        self._given, self._file = given, file
+        self._given = given
         self._reason: str | None = None
 
     @property
@@ -207,20 +202,18 @@ class Handle:
         """
         if not self.is_active:
             raise PipelineError("this policy is no longer on the pipeline, so it cannot be changed. Apply it again.")
-        given, file = self._given, self._file
-        if policy is not None:
-            given, file = opened(policy), kept_beside(policy) if isinstance(policy, str | os.PathLike) else None
-        _check_choice(budget, seconds)
+        given = self._given if policy is None else opened(policy)
+        check_choice(budget, seconds)
         reason = None
         if seconds is None:
             chosen = choose(given, budget)
         else:
-            timing = self._timing(_smallest(given), file, call, measure_again)
-            ladder = given if isinstance(given, Ladder) else Ladder.of([given])
+            timing = self._timing(given, call, measure_again)
+            ladder = given.value if isinstance(given.value, Ladder) else Ladder.of([given.value])
             chosen, reason = fitting(ladder, timing, check_seconds(seconds))
             logger.info("%s", reason)
         self._carry_out(chosen)
-        self._given, self._file, self._reason = given, file, reason
+        self._given, self._reason = given, reason
         return chosen
 
     def _carry_out(self, policy: Policy) -> None:
@@ -230,9 +223,9 @@ class Handle:
             check_model(policy, self._pipe)
         self._ours.use(policy, lambda: _fit_out(self._pipe, self._ours, policy, before))
 
-    def _timing(self, smallest: Policy, file: Path | None, call: Mapping[str, Any] | None, again: bool) -> Timing:
+    def _timing(self, given: Opened, call: Mapping[str, Any] | None, again: bool) -> Timing:
         """How long the pipeline takes; what is run to find out does not count."""
-        pipe, ours, before = self._pipe, self._ours, self.policy
+        pipe, ours, before, smallest = self._pipe, self._ours, self.policy, _smallest(given)
 
         def run(arguments_of_run: Mapping[str, Any]) -> int:
             pipe(**arguments_of_run)
@@ -245,7 +238,7 @@ class Handle:
         self._carry_out(smallest)
         ours.stats = Stats()
         try:
-            return measured(pipe, wanted, run, file, again)
+            return measured(pipe, wanted, run, given.file, again)
         finally:
             ours.stats = counted
             self._carry_out(before)

@@ -143,7 +143,13 @@ class Record:
         runs = self.source(steps)
         grams = runs.grams if steps in (None, runs.steps) else runs.grams.at(int(steps or 0))
         check_budgets(wanted, grams.steps)
-        find = ShortestPaths.through(grams, wanted)
+        switch = runs.origin.switch
+        if switch is not None and steps not in (None, runs.steps):
+            raise RecordError(
+                f"the runs are of two experts, the second from step {switch} of {runs.steps} on, and where it takes "
+                f"over in {steps} steps is not known. Record runs of {steps} steps."
+            )
+        find = ShortestPaths.through(grams, wanted, switch=switch)
         known = {"strategy": "paths", "prompts": grams.samples, "calls": 0, "levels": grams.levels.tolist()}
         origin = runs.origin.model_copy(update=known)
         return Ladder.of(
@@ -153,7 +159,7 @@ class Record:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the record: matrices and settings, no pictures and no prompts. The file is replaced whole or not."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         arrays: dict[str, Array] = {}
         for number, group in enumerate(self.groups):
@@ -164,7 +170,7 @@ class Record:
         origins = [group.origin.model_dump(mode="json", exclude_none=True) for group in self.groups]
         header = {"kind": "record", "version": VERSION, "blocks": BLOCKS, "origins": origins}
         with replacing(path) as temporary:
-            save_file(arrays, temporary, {"budcache": json.dumps(header)})
+            temporary.write_bytes(save(arrays, {"budcache": json.dumps(header)}))
         return Path(path)
 
     @classmethod

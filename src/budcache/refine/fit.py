@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from budcache.calibration.asking import Asked, Scope, Thought, finite, together
 from budcache.calibration.calibration import Calibration
+from budcache.calibration.prefixes import Prefixes
+from budcache.calibration.rolling import by_sample
 from budcache.calibration.score import Score
 from budcache.calibration.scoring import Scorer
 from budcache.errors import SearchError
@@ -103,13 +106,13 @@ class FittedScorer(Scorer):
 
     def __init__(
         self,
-        calibration: Calibration,
+        calibration: Asked,
         form: Form | None = None,
         *,
         target: Target = "next",
         balance: float = 1.0,
         memory: int = 0,
-        pictures: Pictures | None = None,
+        pictures: type[Pictures] | None = None,
         arrivals: bool = True,
         **parts: Any,
     ) -> None:
@@ -123,70 +126,82 @@ class FittedScorer(Scorer):
         self.target, self.balance, self.arrivals = target, balance, arrivals
         self._fitted: dict[tuple[tuple[Stretch, ...], int], Stretch] = {}  # by the way so far, and the next step
 
-    def score(self, mask: Mask) -> Score:
+    def scoring(self, mask: Mask) -> Thought[Score]:
         """Roll a mask with fitted reuse on all samples and compare with the teacher; see `Scorer`."""
         if not self.arrivals:
-            return self._fit(mask, pictures=True)
+            return (yield from self._fit(mask, self.pictures))
         after, steps = mask.computed[-1] + 1, self.calibration.steps
-        before = self._before_last(mask)
-        states = self.prefixes.at(before)
-        looks = self._looks(states)
-        every = self._equations(states, after, steps, looks)
-        found = [self._solve(equations, every[-1], states) for equations in every]
-        errors = [tuple(equations.errors(weights).tolist()) for equations, weights in zip(every, found, strict=True)]
-        last = self._made(after - 1, steps, found[-1], states, looks)
-        arrivals = (*[None] * after, *errors)
-        return self.scored(mask, self.prefixes.finals(states, last), arrivals, (*before, last))
+        before = yield from self._before_last(mask)
+        measured = yield from self._measured(before, range(after, steps + 1))
+        found = [self._solve(equations, measured.every[-1], measured) for equations in measured.every]
+        errors = [tuple(each.errors(weights).tolist()) for each, weights in zip(measured.every, found, strict=True)]
+        last = self._made(after - 1, steps, found[-1], measured)
+        return (yield from self._scored(mask, (*before, last), (*[None] * after, *errors), self.pictures))
 
     def fit(self, mask: Mask) -> Score:
         """What is fitted for a mask, and each sample's loss with it; without the arrivals, which cost time."""
-        return self._fit(mask, pictures=False)
-
-    def _fit(self, mask: Mask, pictures: bool) -> Score:
-        before = self._before_last(mask)
-        states = self.prefixes.at(before)
-        last = self._stretch(states, mask.computed[-1], self.calibration.steps)
-        return self.scored(mask, self.prefixes.finals(states, last), (), (*before, last), pictures=pictures)
-
-    def _before_last(self, mask: Mask) -> tuple[Stretch, ...]:
-        """The fitted stretches of a mask, without the last."""
         self.calibration.check(mask)
+        return next(together(self.calibration, [self._fit(mask, None)]))
+
+    def _fit(self, mask: Mask, pictures: type[Pictures] | None) -> Thought[Score]:
+        before = yield from self._before_last(mask)
+        last = yield from self._stretch(before, mask.computed[-1], self.calibration.steps)
+        return (yield from self._scored(mask, (*before, last), (), pictures))
+
+    def _scored(
+        self,
+        mask: Mask,
+        fitted: tuple[Stretch, ...],
+        arrivals: tuple[tuple[float, ...] | None, ...],
+        pictures: type[Pictures] | None,
+    ) -> Thought[Score]:
+        """What the final latents of a mask come to, and the stretches that were fitted for it."""
+        rolled = yield from self._to_end(fitted, pictures=pictures)
+        losses = finite(mask, by_sample([each.losses for each in rolled]))
+        ratios = by_sample([each.ratios for each in rolled]) if pictures else None
+        if not self.form.noise:
+            return Score(losses, arrivals, weights=tuple(tuple(each.blend or ()) for each in fitted), ratios=ratios)
+        return Score(losses, arrivals, rows=tuple(each.row for each in fitted), ratios=ratios)
+
+    def _before_last(self, mask: Mask) -> Thought[tuple[Stretch, ...]]:
+        """The fitted stretches of a mask, without the last."""
         found: tuple[Stretch, ...] = ()
         for step, end in mask.segments[:-1]:
             if (found, end) not in self._fitted:
-                self._fitted[found, end] = self._stretch(self.prefixes.at(found), step, end)
+                self._fitted[found, end] = yield from self._stretch(found, step, end)
             found = (*found, self._fitted[found, end])
         return found
 
-    def _stretch(self, states: list[State], step: int, end: int) -> Stretch:
+    def _stretch(self, before: tuple[Stretch, ...], step: int, end: int) -> Thought[Stretch]:
         """The stretch from where the runs are to a step, with the best blend."""
-        steps, looks = self.calibration.steps, self._looks(states)
-        (equations,) = self._equations(states, end, end, looks)
-        to_end = equations if self.target == "next" else self._equations(states, steps, steps, looks)[0]
-        return self._made(step, end, self._solve(equations, to_end, states), states, looks)
+        ends = [end] if self.target == "next" or end == self.calibration.steps else [end, self.calibration.steps]
+        measured = yield from self._measured(before, ends)
+        weights = self._solve(measured.every[0], measured.every[-1], measured)
+        return self._made(step, end, weights, measured)
 
-    def _kinds(self, states: list[State]) -> tuple[int, ...]:
-        """How many weights there are of outputs, of the branch and of the noise."""
-        outputs = min(len(states[0].outputs), self.form.outputs)
-        return (outputs, outputs if self.form.apart else 0, 1) if self.form.noise else (outputs,)
+    def _measured(self, before: tuple[Stretch, ...], ends: Sequence[int]) -> Thought[_Measured]:
+        """What all runs say of the stretches from where they are to some steps."""
+        said: list[Said] = yield Measure(self.scope, before, tuple(ends), self.form)
+        joined = [Equations.join(each) for each in zip(*(each.equations for each in said), strict=True)]
+        if said[0].features is None:
+            return _Measured(said[0].kinds, joined, None)
+        looks = _Looks.of(torch.cat([each.features for each in said if each.features is not None]))
+        return _Measured(said[0].kinds, [equations.looking_at(looks.known) for equations in joined], looks)
 
-    def _solve(self, equations: Equations, to_end: Equations, states: list[State]) -> tuple[float, ...]:
+    def _solve(self, equations: Equations, to_end: Equations, measured: _Measured) -> tuple[float, ...]:
         aimed_at = equations if self.target == "next" else to_end
-        kinds = [kind for kind in self._kinds(states) if kind]
+        kinds = [kind for kind in measured.kinds if kind]
         return aimed_at.solve(self.form.ridge, self.balance, kinds, 1 + self.form.apart, self.form.slopes)
 
-    def _made(
-        self, step: int, end: int, weights: tuple[float, ...], states: list[State], looks: _Looks | None
-    ) -> Stretch:
+    def _made(self, step: int, end: int, weights: tuple[float, ...], measured: _Measured) -> Stretch:
         """The stretch that goes by the weights that were found."""
-        kinds = self._kinds(states)
         if not self.form.noise:
             return Stretch(step, end, weights)
-        outputs, terms = kinds[0], sum(kinds)
+        outputs, terms = measured.kinds[0], sum(measured.kinds)
         found = torch.tensor(weights, dtype=torch.float64).reshape(-1, terms)  # the weights, then slope by slope
         if self.form.apart:  # from weights of v - c and c to weights of v and c
             found[:, outputs : 2 * outputs] -= found[:, :outputs]
-        own, slopes = found[0].tolist(), found[1:].T.tolist()
+        own, slopes, looks = found[0].tolist(), found[1:].T.tolist(), measured.looks
         features = None if looks is None else looks.features.model_copy(update={"slopes": slopes})
         return Stretch.of(
             step,
@@ -194,44 +209,86 @@ class FittedScorer(Scorer):
             Row(outputs=tuple(own[:outputs]), branch=tuple(own[outputs:-1]), noise=own[-1], features=features),
         )
 
-    def _looks(self, states: list[State]) -> _Looks | None:
-        """What is known of the samples, if the weights look at them."""
-        if not self.form.features or len(states[0].outputs) < 2:
-            return None
-        return _Looks.of(torch.cat([features_of(unpark(state).outputs).double().cpu() for state in states]))
 
-    def _equations(self, states: list[State], first: int, last: int, looks: _Looks | None) -> list[Equations]:
-        """What is known of the stretches to the steps from `first` to `last`: how each output moves each sample."""
-        parts: list[list[Equations]] = [[] for _ in range(first, last + 1)]
-        for number, parked in enumerate(states):
-            teacher, state = self.calibration.trajectory(number), unpark(parked)
-            reach = self._in_one_go if self.form.noise else self._by_the_solver
-            ends = enumerate(reach(number, state, first, last), first)
-            for part, (end, moved) in zip(parts, ends, strict=True):
-                part.append(Equations.summed(_by_parts(moved, teacher[end].flatten(1))))
-        joined = [Equations.join(part) for part in parts]
-        return joined if looks is None else [equations.looking_at(looks.known) for equations in joined]
+@dataclass(frozen=True)
+class _Measured:
+    """What all runs together say of some stretches that begin at the same step."""
 
-    def _by_the_solver(self, number: int, state: State, first: int, last: int) -> Iterator[Moved]:
+    kinds: tuple[int, ...]
+    every: list[Equations]  # of each end
+    looks: _Looks | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one run says of some stretches that begin at the same step.
+
+    Args:
+        kinds: how many weights there are of outputs, of the branch and of the noise.
+        equations: how each output moves each sample, for each end.
+        features: what is known of the samples, shape [N, F], if the weights look at them.
+    """
+
+    kinds: tuple[int, ...]
+    equations: tuple[Equations, ...]
+    features: Tensor | None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a run says of the stretches from where it is to some steps.
+
+    Args:
+        scope: which states are remembered.
+        before: the way to where the runs are.
+        ends: the steps, rising.
+        form: what the fit may use.
+    """
+
+    scope: Scope
+    before: tuple[Stretch, ...]
+    ends: tuple[int, ...]
+    form: Form
+
+    def answer(self, known: Calibration, number: int) -> Said:
+        """See `Question`."""
+        prefixes, teacher = known.prefixes(self.scope), known.trajectory(number)
+        state = unpark(prefixes.at(self.before)[number])
+        looks = self.form.features and len(state.outputs) > 1
+        reached = (
+            self._in_one_go(known, number, state) if self.form.noise else self._by_the_solver(prefixes, number, state)
+        )
+        equations = [
+            Equations.summed(_by_parts(moved, teacher[end].flatten(1)))
+            for end, moved in zip(self.ends, reached, strict=True)
+        ]
+        features = features_of(state.outputs).double().cpu() if looks else None
+        return Said(self._kinds(state), tuple(equations), features)
+
+    def _kinds(self, state: State) -> tuple[int, ...]:
+        outputs = min(len(state.outputs), self.form.outputs)
+        return (outputs, outputs if self.form.apart else 0, 1) if self.form.noise else (outputs,)
+
+    def _by_the_solver(self, prefixes: Prefixes, number: int, state: State) -> Iterator[Moved]:
         """For each end where a sample is if nothing moves it, and how far each output does."""
         still = torch.zeros_like(state.outputs[0])
-        walks = [self.prefixes.pushed(number, state, v, last) for v in (still, *state.outputs)]
+        walks = [prefixes.pushed(number, state, v, self.ends[-1]) for v in (still, *state.outputs)]
         for states in zip(*walks, strict=True):  # step by step, side by side: all steps together would be many
-            if states[0].step >= first:
+            if states[0].step in self.ends:
                 yield partial(_apart, [each.x.flatten(1) for each in states])
 
-    def _in_one_go(self, number: int, state: State, first: int, last: int) -> Iterator[Moved]:
+    def _in_one_go(self, known: Calibration, number: int, state: State) -> Iterator[Moved]:
         """The same for a row, which the branch and the noise may move as well (F12, F13)."""
         assert state.start is not None
-        outputs, branch, _ = self._kinds([state])
+        outputs, branch, _ = self._kinds(state)
         flat = _Flat(
             state.x.flatten(1),
             [v.flatten(1) for v in state.outputs[:outputs]],
             [c.flatten(1) for c in state.branch[:branch]],
             state.start.flatten(1),
         )
-        for end in range(first, last + 1):
-            yield partial(flat.moved, Stretch(state.step, end).on(self.calibration.moves(number)))
+        for end in self.ends:
+            yield partial(flat.moved, Stretch(state.step, end).on(known.moves(number)))
 
 
 def _by_parts(moved: Moved, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

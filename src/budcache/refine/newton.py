@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from budcache.calibration.asking import Asked
 from budcache.calibration.calibration import Calibration
 from budcache.errors import SearchError
 from budcache.numerics.memory import park, unpark
@@ -52,7 +53,7 @@ class GaussNewton:
         move: see `MOVE`; None chooses by the number format of the runs.
     """
 
-    def __init__(self, policy: Policy, calibration: Calibration, move: float | None = None) -> None:
+    def __init__(self, policy: Policy, calibration: Asked, move: float | None = None) -> None:
         if not policy.is_blended:
             raise SearchError(
                 f"the policy of {policy.budget} calls repeats outputs as they are, so it has no weights to align. Fit "
@@ -60,19 +61,19 @@ class GaussNewton:
             )
         calibration.check(policy.mask)
         self.policy, self.calibration = policy, calibration
-        run = calibration.runs[0]
-        coarse = getattr(run, "dtype", run.noise.dtype) in (torch.float16, torch.bfloat16)
-        self.move = move or (COARSE_MOVE if coarse else MOVE)
+        self.move = move or (COARSE_MOVE if calibration.facts[0].coarse else MOVE)
         self._plan = Plan.of(policy, (), guided=calibration.is_guided)
-        self.places = [
-            Place(place, number) for place, stretch in enumerate(self._plan) for number in range(len(_weights(stretch)))
-        ]
+        self.question = Columns(self._plan, policy.sigmas, self.move)
+
+    @property
+    def places(self) -> list[Place]:
+        """All weights, in the order of the equations."""
+        return _places(self._plan)
 
     def equations(self, number: int) -> Equations:
         """What one run says: how each weight moves its final latents, and what these miss of the teacher's."""
-        columns = [park(column, self.calibration.shelf) for column in self._columns(number)]
-        missing = (self.calibration.trajectory(number)[-1].double() - self._final.double()).flatten(1)
-        return Equations.summed(_by_parts(columns, missing))
+        ((_, found, _),) = self.calibration.each(self.question, [number])
+        return found
 
     def stepped(self, equations: Sequence[Equations], length: float = 1.0) -> Policy:
         """The policy after a step of some length towards the least error."""
@@ -92,17 +93,37 @@ class GaussNewton:
             update = {name: tuple(stretch.row for stretch in stretches)}
         return self.policy.model_copy(update=update | {"quality": None})
 
-    def _columns(self, number: int) -> Iterator[Tensor]:
-        """How one run's final latents change with each weight; the states on the way are shared."""
-        walk = _Walk.of(self.calibration, number, self.policy, self._plan)
+
+@dataclass(frozen=True)
+class Columns:
+    """What a run says of all weights of a plan: how each moves its final latents, and what these miss."""
+
+    plan: Plan
+    sigmas: tuple[float, ...] | None
+    move: float
+
+    def answer(self, known: Calibration, number: int) -> Equations:
+        """See `Question`."""
+        final, columns = self.of(known, number)
+        kept = [park(column, known.shelf) for column in columns]
+        missing = (known.trajectory(number)[-1].double() - final.double()).flatten(1)
+        return Equations.summed(_by_parts(kept, missing))
+
+    def of(self, known: Calibration, number: int) -> tuple[Tensor, Iterator[Tensor]]:
+        """The final latents of a run, and how they change with each weight; the states on the way are shared."""
+        walk = _Walk.of(known, number, self.plan, self.sigmas)
         states = walk.states()
-        self._final = walk.end(states[-1], walk.stretches[-1])
-        for place in self.places:
-            stretch, state = walk.stretches[place.step], states[place.step]
-            here = walk.end(state, stretch)
-            by = self._by(walk, unpark(state), stretch, place.number, here)
-            moved = walk.run(state, _changed(stretch, place.number, by), place.step)
-            yield ((moved.double() - self._final.double()) / by).flatten(1).float()
+        final = walk.end(states[-1], walk.stretches[-1])
+
+        def columns() -> Iterator[Tensor]:
+            for place in _places(self.plan):
+                stretch, state = walk.stretches[place.step], states[place.step]
+                here = walk.end(state, stretch)
+                by = self._by(walk, unpark(state), stretch, place.number, here)
+                moved = walk.run(state, _changed(stretch, place.number, by), place.step)
+                yield ((moved.double() - final.double()) / by).flatten(1).float()
+
+        return final, columns()
 
     def _by(self, walk: _Walk, state: State, stretch: Stretch, number: int, here: Tensor) -> float:
         """How far to move a weight so that the sample moves by a share of its stretch."""
@@ -110,6 +131,10 @@ class GaussNewton:
         size = float((moved.double() - here.double()).norm())
         whole = float((here.double() - state.x.cpu().double()).norm())
         return self.move * whole / size if size > 0 and whole > 0 else self.move
+
+
+def _places(plan: Plan) -> list[Place]:
+    return [Place(place, number) for place, stretch in enumerate(plan) for number in range(len(_weights(stretch)))]
 
 
 def _by_parts(columns: Sequence[Tensor | Kept], missing: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -131,10 +156,10 @@ class _Walk:
     outputs: int
 
     @classmethod
-    def of(cls, calibration: Calibration, number: int, policy: Policy, plan: Plan) -> _Walk:
+    def of(cls, calibration: Calibration, number: int, plan: Plan, sigmas: tuple[float, ...] | None) -> _Walk:
         run = calibration.runs[number]
-        own = policy.sigmas is not None
-        levels = torch.tensor(policy.sigmas, dtype=run.sigmas.dtype) if own else run.sigmas
+        own = sigmas is not None
+        levels = torch.tensor(sigmas, dtype=run.sigmas.dtype) if own else run.sigmas
         solver = run.solver(levels) if own else calibration.solver(number)
         plan = replace(plan, levels=levels)
         stretches = plan.stretches

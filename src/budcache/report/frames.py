@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 from PIL import Image, ImageSequence
 
-from budcache.storage.media import to_picture
+from budcache.errors import FileError
+from budcache.storage import media
 
 __all__ = ["clip_of", "frames", "length", "strip_of"]
 
@@ -27,9 +28,13 @@ def length(path: Path) -> int:
     if clip is None:
         return 1
     if numbers.exists():
-        return len(np.load(numbers, mmap_mode="r", allow_pickle=False))
-    with Image.open(clip) as video:
-        return getattr(video, "n_frames", 1)
+        with suppress(FileError):
+            return len(media.numbers(numbers, mapped=True))
+    try:
+        with Image.open(clip) as video:
+            return getattr(video, "n_frames", 1)
+    except Exception:  # as below
+        return 1
 
 
 def frames(path: Path, side: int, most: int) -> list[Image.Image]:
@@ -39,7 +44,7 @@ def frames(path: Path, side: int, most: int) -> list[Image.Image]:
     """
     try:
         found = [Image.open(path).convert("RGB")] if (clip := clip_of(path)) is None else _video(path, clip, most)
-    except (OSError, ValueError):
+    except Exception:  # what a damaged picture raises is up to the picture
         found = [Image.new("RGB", (64, 64), "#888888")]
     for frame in found:
         frame.thumbnail((side, side), Image.Resampling.LANCZOS)
@@ -65,8 +70,8 @@ def _video(path: Path, clip: Path, most: int) -> list[Image.Image]:
     """Frames from the numbers of the sample, if they are still there: the video has lost some of them."""
     numbers = _numbers(path)
     if numbers.exists():
-        kept = np.load(numbers, mmap_mode="r", allow_pickle=False)  # a long video need not fit into memory
-        return [to_picture(kept[place]) for place in _spread(len(kept), most)]
+        kept = media.numbers(numbers, mapped=True)  # a long video need not fit into memory
+        return [media.to_picture(kept[place]) for place in _spread(len(kept), most)]
     with Image.open(clip) as video:
         all_of_them = [frame.convert("RGB") for frame in ImageSequence.Iterator(video)]
     return [all_of_them[place] for place in _spread(len(all_of_them), most)]

@@ -13,6 +13,7 @@ from budcache.policy import Policy
 from budcache.report.charts import Chart, Scoring, lines
 from budcache.report.charts import convergence as prepared
 from budcache.report.strips import strip
+from budcache.storage.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,6 +170,6 @@ def save(path: Path, *panels: Any, size: tuple[float, float] = (6.4, 4.2)) -> Pa
     FigureCanvasAgg(figure)
     for place, panel in enumerate(panels, 1):
         panel(figure.add_subplot(1, len(panels), place))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with replacing(path) as temporary:
+        figure.savefig(temporary)
     return path

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from budcache.chosen import load
 from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.errors import BudcacheError
-from budcache.policy import Policy, load
+from budcache.policy import Policy
 from budcache.provenance import Quality
 from budcache.report.gallery import ours_first
 from budcache.wording import several

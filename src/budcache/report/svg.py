@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from budcache.report.charts import Chart, Line, Mark, Style, ticks
+from budcache.report.chart import Chart, Line, Mark, Style, ticks
 
 __all__ = ["Placed", "apart", "placed"]
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from budcache.errors import FileError, SearchError
 from budcache.wording import nearest, quote
 
-__all__ = ["SETS", "prompts", "read_prompts"]
+__all__ = ["SETS", "TRIED", "prompts", "read_prompts"]
 
 SETS = ("images", "videos")
+TRIED = ("a lighthouse by the sea at dusk", "a bowl of fruit on a wooden table")  # to try or time something with
 
 
 def prompts(name: str) -> list[str]:
@@ -58,7 +59,7 @@ def _from_csv(text: str, source: Path) -> list[str]:
         rows = csv.DictReader(io.StringIO(text))
         names = rows.fieldnames or []
         if "caption" not in names:
-            there = ", ".join(map(quote, names)) or "none at all"
+            there = ", ".join(map(quote, names[:8])) + ", ..." * (len(names) > 8) or "none at all"
             raise SearchError(f"{source} has no column 'caption', but {there}. Rename one.")
         return [row["caption"] or "" for row in rows]
     except csv.Error as error:

@@ -14,6 +14,7 @@ __all__ = [
     "digest",
     "fresh",
     "is_own",
+    "runs_of",
     "seeded",
     "settings_of",
     "settings_of_all",
@@ -45,6 +46,11 @@ def split(samples: Sequence[Any], selection: int | None) -> int:
             f"Choose a selection of {len(samples) - 1} at most, or give more prompts."
         )
     return len(samples) - kept_out
+
+
+def runs_of(samples: Sequence[Any], batch: int) -> int:
+    """In how many runs so many samples are made, if all can be batched."""
+    return -(-len(samples) // max(batch, 1))
 
 
 def seeded(sample: Mapping[str, Any], seed: int) -> dict[str, Any]:

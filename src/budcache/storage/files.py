@@ -7,13 +7,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from budcache.errors import FileError, PolicyError
 from budcache.wording import quote
 
-__all__ = ["json_text", "read_json", "replacing", "write_json", "write_text"]
+__all__ = ["json_text", "read_json", "replacing", "sync_folder", "write_json", "write_text"]
 
 MAX_FILE_BYTES = 8_000_000
 
@@ -124,12 +124,23 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())  # or a power cut could leave the new name with nothing in it
         temporary.chmod(0o644)  # a temporary file is private; what we write is meant to be shared
         temporary.replace(target)
+        sync_folder(target.parent)
     except FileError:
         raise
     except OSError as error:
         raise _unwritable(target, error) from None
     finally:  # also when interrupted
         temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, too, where the system can do that for folders."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _unwritable(target: Path, error: Exception) -> FileError:

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 
 from budcache.errors import JournalError
+from budcache.storage.files import sync_folder
 from budcache.wording import quote
 
 __all__ = ["Journal"]
@@ -53,6 +54,7 @@ class Journal:
             held.callback(_close, self._file)
             if not whole:
                 self.write(first)
+                sync_folder(self.path.parent)  # or a power cut could take the name away, and all lines with it
             self._held = held.pop_all()
 
     def write(self, entry: dict[str, Any]) -> None:
@@ -153,9 +155,10 @@ class Journal:
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
                 other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
+                shown = name if name.isprintable() and len(name) <= 40 else quote(name)
                 raise JournalError(
-                    f"the {self.kind} {self.path} belongs to {other} with {name} = {quote(theirs.get(name))}, this one "
-                    f"has {quote(ours.get(name))}. Choose another place, or remove the file to start afresh."
+                    f"the {self.kind} {self.path} belongs to {other} with {shown} = {quote(theirs.get(name))}, this "
+                    f"one has {quote(ours.get(name))}. Choose another place, or remove the file to start afresh."
                 )
 
     def _foreign(self) -> JournalError:

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from budcache.errors import FileError, PipelineError
+from budcache.storage.files import replacing
 from budcache.wording import several
 
 __all__ = [
     "FPS",
     "check_format",
     "ending",
+    "numbers",
     "pictures",
     "read",
     "samples",
@@ -83,9 +85,26 @@ def read(path: Path) -> Picture:
     """A picture from a file."""
     try:
         return Image.open(path).convert("RGB")
-    except (OSError, ValueError) as error:
+    except Exception as error:  # what a damaged picture raises is up to the picture
         reason = getattr(error, "strerror", None) or "it is not a picture"
         raise FileError(f"{path} cannot be read: {reason}. Give a PNG or JPEG file.") from None
+
+
+def numbers(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+    """The numbers of a sample, from a file that NumPy wrote; nothing in it is executed.
+
+    Args:
+        path: the file.
+        mapped: leave them in the file until they are looked at.
+    """
+    try:
+        found = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.ndim not in (3, 4):
+            raise ValueError
+    except Exception as error:  # what a damaged file raises is up to the file
+        reason = getattr(error, "strerror", None) or "it holds no sample"
+        raise FileError(f"{path} cannot be read: {reason}. Draw it again.") from None
+    return found
 
 
 def ending(video: bool) -> str:
@@ -114,23 +133,20 @@ def check_format(path: Path, video: bool) -> None:
 
 
 def save(sample: Picture | Sequence[Picture], path: Path, fps: int = FPS) -> Path:
-    """Write one sample; a name without an ending gets the usual one.
+    """Write one sample, whole or not at all; a name without an ending gets the usual one.
 
     What does not fit its name is not lost: it is written beside it, and the error says where.
     """
     video = not isinstance(sample, Picture)
     chosen = path.suffix.lower()
     target = path if _fits(chosen, video) else path.with_name(path.name + ending(video))
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as temporary:
         if isinstance(sample, Picture):
-            sample.save(target)
+            sample.save(temporary)
         elif target.suffix.lower() == ".mp4":
-            _write_mp4(sample, target, fps)
+            _write_mp4(sample, temporary, fps)
         else:
-            _write_animated(sample, target, fps)
-    except OSError as error:
-        raise FileError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from None
+            _write_animated(sample, temporary, fps)
     if chosen and target != path:
         kind = "video" if video else "picture"
         raise FileError(f"{path} cannot hold the {kind} that was made, it is in {target}. Use {_endings(video)}.")

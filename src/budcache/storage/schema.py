@@ -23,6 +23,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from budcache.elsewhere import Elsewhere
 from budcache.errors import PolicyError
 from budcache.mask import MAX_STEPS, Mask
 from budcache.wording import quote
@@ -51,13 +52,22 @@ def _to_plain(value: Any, room: int = MAX_DEPTH) -> Any:
     """Refuse what JSON cannot give back as it was."""
     if not room:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep; keep settings flat")
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+    if isinstance(value, dict) and all(isinstance(key, str) and _is_text(key) for key in value):
         return {key: _to_plain(inner, room - 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_to_plain(inner, room - 1) for inner in value]
-    if isinstance(value, str | int | None) or (isinstance(value, float) and isfinite(value)):
+    if (
+        isinstance(value, int | None)
+        or (isinstance(value, str) and _is_text(value))
+        or (isinstance(value, float) and isfinite(value))
+    ):
         return value
     raise ValueError(f"{quote(value)} cannot be written as JSON; use text, finite numbers, lists and objects")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written to a file: half of a pair of surrogates cannot."""
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 Settings = Annotated[dict[str, Any], AfterValidator(_to_plain)]
@@ -89,7 +99,10 @@ def _refused_in_one_sentence() -> Iterator[None]:
 class Value(BaseModel):
     """A frozen value whose every refusal is one `PolicyError` sentence."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    # Built when the first one is read or made: to build them all takes a good part of an import.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, ignored_types=(Elsewhere,), defer_build=True
+    )
 
     # Where values are made, not in a validator: there pydantic wraps a `PolicyError`, which is a `ValueError`, again.
     def __init__(self, **data: Any) -> None:

@@ -44,7 +44,7 @@ class Ledger:
         for entry in self.journal.entries:
             try:
                 self._read(entry)
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
                 self.close()
                 raise self.journal.spoilt(entry) from None
 
@@ -112,7 +112,7 @@ def read_history(path: str | os.PathLike[str]) -> list[Scored]:
         raise
     except OSError as error:
         raise FileError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError, AttributeError):
         raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None
 
 

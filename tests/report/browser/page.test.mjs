@@ -71,7 +71,7 @@ describe(`at ${width} pixels, ${theme}`, () => {
     assert.notEqual(await page.locator(".caption").textContent(), before, "the next prompt");
     await page.keyboard.press("Escape");
     assert.equal(await page.locator("#zoomed").evaluate((each) => each.open), false);
-    assert.ok(await page.locator(".viewer .stage").isVisible(), "back in its place");
+    await page.locator(".viewer .stage").waitFor({ state: "visible" }); // back in its place, as soon as the dialog has said so
     assert.equal((await middle(stage)).width, small.width);
   });
 

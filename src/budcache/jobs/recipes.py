@@ -24,10 +24,12 @@ class Recipe:
         prompts: the set of ours to calibrate on.
         count: how many of them.
         guidance: scales to calibrate on in turn; none where the command line cannot name them.
+        branches: how many the network is evaluated for at each step.
         negative: a negative prompt, where guidance is off without one.
         seconds: of one model call for one sample, with guidance where there is some.
         gpu: on what.
         known_from: where these seconds come from.
+        is_flow: whether its noise levels mean to other runtimes what they mean here.
     """
 
     model: str
@@ -42,14 +44,17 @@ class Recipe:
     known_from: str
     frames: int | None = None
     guidance: tuple[float, ...] = ()
+    branches: int = 2
     negative: str | None = None
     note: str = ""
+    is_flow: bool = True
 
     @property
     def planned(self) -> Planned:
         """What the search costs, by `budcache.estimate`."""
         mixed = len(self.guidance) > 1  # weights look at the sample then
-        return estimate(steps=self.steps, budgets=self.budgets, prompts=self.count, features=mixed)
+        guided = self.branches == 2
+        return estimate(steps=self.steps, budgets=self.budgets, prompts=self.count, features=mixed, guided=guided)
 
     @property
     def minutes(self) -> float:
@@ -80,12 +85,14 @@ class Recipe:
         size += ["--negative", self.negative] if self.negative is not None else []
         named = ["--policy", out, "--budget", middle]
         draw = ["budcache", "generate", self.model, *named, *size, "--prompt", "..."]
-        check = ["budcache", "compare", self.model, "--steps", str(self.steps), "--budgets", middle, *size]
-        check += ["--methods", "fewer-steps", "--policy", out, "--prompts", "yours.txt"]
-        export = ["budcache", "export", out, "--to", "comfyui", "--budget", middle, "--out", "comfyui-node"]
+        compare = ["budcache", "compare", self.model, "--steps", str(self.steps), "--budgets", middle, *size]
+        compare += ["--methods", "fewer-steps", "--policy", out, "--prompts", "yours.txt"]
+        target = "comfyui" if self.is_flow else "diffusers"
+        export = ["budcache", "export", out, "--to", target, "--budget", middle, "--out", f"{target}-policy"]
         return {
             "draw with it": draw,
-            "check it on prompts of your own": check,
+            "check its promises on your machine": ["budcache", "check", self.model, *named, *size],
+            "compare it with fewer steps on prompts of your own": compare,
             "use it elsewhere (budcache export --help names the runtimes)": export,
             "share it": ["budcache", "push", out, "you/name"],
         }
@@ -98,7 +105,7 @@ RECIPES = {
     "flux": Recipe(
         "black-forest-labs/FLUX.1-dev", 28, (6, 7, 8, 9, 10, 12), "images", 16, 1024, 1024,
         seconds=0.25, gpu="H100", known_from=f"{_PAPER}: 6.90 s for 28 steps",
-        guidance=(2.5, 3.5, 5.0),
+        guidance=(2.5, 3.5, 5.0), branches=1,
     ),
     "wan": Recipe(
         "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", 50, (12, 16, 20), "videos", 4, 480, 832,
@@ -126,7 +133,7 @@ RECIPES = {
     "sdxl": Recipe(
         "stabilityai/stable-diffusion-xl-base-1.0", 30, (8, 10, 12, 15), "images", 16, 1024, 1024,
         seconds=0.1, gpu="H100", known_from=_SCALED,
-        guidance=(5.0, 7.5),
+        guidance=(5.0, 7.5), is_flow=False,
     ),
 }  # fmt: skip
 

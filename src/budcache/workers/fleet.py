@@ -1,0 +1,193 @@
+"""The fleet: workers as Ray's actors, started, sent messages, replaced where they die, and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from budcache.errors import WorkerError
+from budcache.events import JobName, Watch, WorkerTold
+from budcache.wording import several
+from budcache.workers.options import Source, Workers
+from budcache.workers.worker import Worker
+
+__all__ = ["Fleet", "Lost", "Member"]
+
+
+class Lost(Exception):
+    """The worker that was to answer is dead."""
+
+
+@dataclass(eq=False)
+class Member:
+    """One worker's place. Who takes the place of a dead one is of the next generation.
+
+    Attributes:
+        losses: how often in a row it died before it said anything.
+        runs: how many it holds open.
+        sample_calls: that it has made.
+    """
+
+    number: int
+    actor: Any
+    generation: int = 0
+    losses: int = 0
+    node: str = ""
+    process: int = 0
+    runs: int = 0
+    sample_calls: int = 0
+
+
+class Fleet:
+    """Workers of one job.
+
+    Args:
+        ray: the engine, connected to a cluster.
+        workers: how many, and what each needs.
+        watch: told of every worker.
+        job: what they are for.
+        most: see `Workers.started`.
+        kind: the actor's class.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        workers: Workers,
+        watch: Watch | None = None,
+        job: JobName = "search",
+        most: int | None = None,
+        kind: type[Any] = Worker,
+    ) -> None:
+        self.ray, self.watch, self.job, self._kind = ray, watch, job, kind
+        self.workers = workers.on(ray.cluster_resources(), most)
+        self._source: Source | None = None
+        self.members: list[Member] = []
+        errors = ray.exceptions
+        self._deaths = (
+            *(errors.RayActorError, errors.WorkerCrashedError, errors.NodeDiedError),
+            *(errors.OutOfMemoryError, errors.ObjectLostError, errors.RaySystemError),
+        )
+
+    def __enter__(self) -> Fleet:
+        try:
+            self.members = [Member(number, self._new()) for number in range(self.workers.count or 1)]
+            wanted = {member.actor.where.remote(): member for member in self.members}
+            ready, late = self.ray.wait(list(wanted), num_returns=len(wanted), timeout=self.workers.patience)
+            for place in ready:
+                wanted[place].node, wanted[place].process = self.get(place)
+            for place in late:
+                self._drop(wanted[place])
+            self._require_somebody()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End all workers; what they hold is gone."""
+        for member in self.members:
+            self._kill(member)
+        self.members = []
+
+    def load(self, source: Source) -> None:
+        """Let every worker load the pipeline."""
+        self._source = source
+        loading = {self._load(member): member for member in self.members}
+        while loading:
+            (done,), _ = self.ray.wait(list(loading), num_returns=1)
+            member = loading.pop(done)
+            try:
+                self.get(done)
+                self.tell(member, "ready")
+            except Lost:
+                self.replace(member, member.generation)
+
+    def get(self, message: Any) -> Any:
+        """What a worker answered; its errors are raised here as they were there."""
+        try:
+            return self.ray.get(message)
+        except self.ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            if isinstance(cause, self.ray.exceptions.RaySystemError):
+                raise WorkerError(
+                    f"a worker cannot read what it was sent: {str(cause).strip().splitlines()[-1]}. Modules that your "
+                    "functions come from must be installed on all machines."
+                ) from None
+            raise cause from None
+        except self._deaths as error:
+            raise Lost(str(error).strip().splitlines()[0]) from None
+
+    def heard(self, member: Member, sample_calls: int) -> None:
+        """A worker has done some of its work."""
+        member.losses, member.sample_calls = 0, member.sample_calls + sample_calls
+        self.tell(member, "working")
+
+    def replace(self, member: Member, generation: int) -> None:
+        """Put a new worker in the place of a dead one, unless that was done already; it holds no runs yet.
+
+        Where there is no room for one, the place is given up, and the others have to take over.
+        """
+        if member not in self.members or member.generation != generation:
+            return
+        self._kill(member)
+        member.losses += 1
+        self.tell(member, "lost")
+        if member.losses > self.workers.retries:
+            raise WorkerError(
+                f"worker {member.number} on {member.node or 'the cluster'} died {several(member.losses, 'time')} in a "
+                "row, perhaps for lack of memory. What was scored is in the ledger, if there is one, and the same job "
+                "goes on from there: give workers more room, or a smaller batch, or go on without workers."
+            )
+        member.actor, member.generation, member.runs = self._new(), member.generation + 1, 0
+        try:
+            place = member.actor.where.remote()
+            ready, _ = self.ray.wait([place], timeout=self.workers.patience)
+            if not ready:
+                self._drop(member)
+                self._require_somebody()
+                return
+            member.node, member.process = self.get(place)
+            if self._source is not None:
+                self.get(self._load(member))
+        except Lost:
+            self.replace(member, member.generation)
+            return
+        self.tell(member, "ready")
+
+    def tell(self, member: Member, state: Literal["ready", "working", "lost", "gone"]) -> None:
+        """Tell whoever watches of a worker."""
+        if self.watch is not None:
+            of, calls = len(self.members), member.sample_calls
+            self.watch(WorkerTold(self.job, member.number, of, state, member.runs, calls, member.node))
+
+    def _new(self) -> Any:
+        needs: Mapping[str, Any] = {"num_cpus": self.workers.cpus, "num_gpus": self.workers.gpus}
+        # Who restarts a worker is this fleet, which knows what it held.
+        return self.ray.remote(self._kind).options(**needs, max_restarts=0, max_task_retries=0).remote()
+
+    def _load(self, member: Member) -> Any:
+        return member.actor.load.remote(self._source, self.workers.threads, self.workers.gpus)
+
+    def _kill(self, member: Member) -> None:
+        with suppress(Exception):  # it is dead, or the cluster is
+            self.ray.kill(member.actor, no_restart=True)
+
+    def _drop(self, member: Member) -> None:
+        self._kill(member)
+        self.members.remove(member)
+        self.tell(member, "gone")
+
+    def _require_somebody(self) -> None:
+        if not self.members:
+            free = self.ray.available_resources()
+            raise WorkerError(
+                f"the cluster has had no room for a worker for {self.workers.patience:g} s: it has "
+                f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free, and each worker takes "
+                f"{self.workers.cpus:g} and {self.workers.gpus or 0:g}. Ask for fewer or smaller workers, or wait."
+            )

@@ -1,0 +1,63 @@
+"""The soaks, in short: the same code as `make soak`, few times each. See `docs/reliability.md`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from soak import disks, failures, threads, writes, zoo
+from soak.common import Broken, require
+
+ROOT = Path(__file__).parent.parent.parent
+posix = pytest.mark.skipif(os.name == "nt", reason="no such signals and limits there")
+
+
+def test_a_broken_promise_is_an_error():
+    require(1, "kept")
+    with pytest.raises(Broken, match="half a file"):
+        require(0, "half a file")
+
+
+@posix
+def test_files_are_whole_after_kills_and_a_ledger_cut_at_every_byte_goes_on():
+    found = writes.soak(seed=1, count=2)
+    assert found["kills"] == 2 * len(writes.KINDS)
+    assert found["ledger"]["cuts"] > 1000
+
+
+@posix
+def test_trouble_with_disks_is_a_sentence_and_loses_nothing():
+    found = disks.soak(seed=1, count=1)
+    assert found["troubles"] == len(disks.TROUBLE) * len(writes.KINDS) + 3
+
+
+@posix
+def test_nothing_is_left_of_failures_inside_of_a_pipeline():
+    assert failures.soak(seed=1, count=25)["failures"] == 25
+
+
+def test_threads_on_shared_networks_draw_what_one_thread_draws():
+    found = threads.soak(seed=1, count=48)
+    assert found["runs"] == 48
+    assert found["budgets_switched"] > 8
+    assert sum(found["misused"].values()) == 2
+
+
+def test_kinds_of_the_zoo_keep_the_promises_of_few():
+    found = zoo.soak(seed=1, count=2)
+    assert found["kinds"] == 2
+    assert found["use"] == 2
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "count"), [("kills", 5), ("hostile", 2000), ("release", 1)])
+def test_those_that_take_a_process_of_their_own(name, count):
+    """They fork, limit their memory or build: not within a process that tests share."""
+    command = [sys.executable, "-m", f"soak.{name}", "--count", str(count)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
