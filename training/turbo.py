@@ -9,8 +9,8 @@ RUN/turbo.safetensors, in the format of `load_lora_weights`. Trajectory distilla
 3. The student runs its own eight steps, gradients through all of them, and learns to end where the 28 steps ended.
    What it does wrong early it then mends late.
 
-It learns few thousand runs by heart, so more of them are worth more than more time on them: `--start LORA --seed 1` goes
-on from a LoRA that was trained before, on other runs and with the third part alone.
+It learns a few thousand runs by heart, so more runs are worth more than more time on them: `--start LORA --seed 1`
+goes on from a LoRA that was trained before, on other runs and with the third part alone.
 """
 
 from __future__ import annotations
