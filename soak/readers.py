@@ -299,7 +299,10 @@ def _spoilt_checkpoint(tree: Any, home: Path, chance: random.Random) -> Path:
     made = mutated({**tree, "learned_sigmas": chance.choice((None, [1.0, 0.8, 0.6, 0.4, 0.2, 0.1]))}, chance)
     if isinstance(made, dict) and chance.random() < 0.5:
         made = {name: _tensor(value) for name, value in made.items()}
-    torch.save(made, path, _use_new_zipfile_serialization=chance.random() < 0.7)
+    try:
+        torch.save(made, path, _use_new_zipfile_serialization=chance.random() < 0.7)
+    except RecursionError:  # too deep to be written down
+        torch.save(tree, path)
     if chance.random() < 0.4:
         path.write_bytes(spoilt(path.read_bytes(), chance))
     return path
