@@ -28,7 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from soak.common import Broken, main, peak_bytes
+from soak.common import MEMORY, Broken, main, peak_bytes
 from soak.mutations import mutated
 from soak.readers import FILES, TREES, Reader
 
@@ -146,7 +146,7 @@ def soak(seed: int, count: int) -> dict[str, Any]:
     limit = peak_bytes() + ROOM
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     files, cases = max(1, count // PER_FILE), dict[str, Case]()
-    home = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    home = Path(tempfile.mkdtemp(dir=MEMORY))
     signal.signal(signal.SIGALRM, _hang)
     only = os.environ.get("BUDCACHE_SOAK_ONLY", "")
     try:

@@ -5,7 +5,7 @@ again, and run to its end with the same arguments and the same files. The policy
 to the last bit, but for what it cost and how long it took.
 
     python -m soak.kills               # 100 kills, 20 of each job
-    python -m soak.kills --count 5     # one of each
+    python -m soak.kills --count 5     # one of each; with less, of the first jobs only
 """
 
 from __future__ import annotations
@@ -125,9 +125,10 @@ def soak(seed: int, count: int) -> dict[str, Any]:
     _load_everything()
     chance, told = random.Random(seed), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
-        for name, job in JOBS.items():
-            told[name] = _soaked(name, lambda home, job=job: job(pipe, home), Path(folder), count // len(JOBS), chance)
-    return {"kills": sum(each["kills"] for each in told.values()), **told}
+        each = max(1, count // len(JOBS))
+        for name, job in list(JOBS.items())[:count]:
+            told[name] = _soaked(name, lambda home, job=job: job(pipe, home), Path(folder), each, chance)
+    return {"kills": sum(found["kills"] for found in told.values()), **told}
 
 
 def _soaked(name: str, job: Callable[[Path], None], folder: Path, count: int, chance: random.Random) -> dict[str, Any]:

@@ -69,8 +69,11 @@ def _tried(wheel: Path, home: Path) -> dict[str, Any]:
     python = _installed(wheel, home / "fresh")
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     said = _run([python, "-c", TRIED, home / "a.json"], cwd=home, **offline)
-    command = python.with_name("budcache")
-    _run([command, "generate", "tiny-flux", "--prompt", "red apple", "--out", home / "a.png"], cwd=home, **offline)
+    _run(
+        [python.with_name("budcache"), "generate", "tiny-flux", "--prompt", "red apple", "--out", home / "a.png"],
+        cwd=home,
+        **offline,
+    )
     require((home / "a.png").stat().st_size > 0, "the command draws nothing")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     found = json.loads(said.splitlines()[-1])
