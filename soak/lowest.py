@@ -26,6 +26,7 @@ TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis", "peft>=0.17", "imageio==2.
 TESTS = (
     *("tests/test_policy.py", "tests/test_mask.py", "tests/test_plan.py", "tests/storage", "tests/jobs/test_search.py"),
     *("tests/pipeline/test_serving.py", "tests/pipeline/test_recording.py", "tests/records"),
+    "tests/models/test_tiny_flux.py",  # whose text encoder older versions of transformers load as random numbers
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from soak import disks, failures, threads, writes, zoo
+from soak import disks, failures, threads, total, writes, zoo
 from soak.common import Broken, require
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,3 +63,15 @@ def test_those_that_take_a_process_of_their_own(name, count):
     borrowing = {**os.environ, "BUDCACHE_SOAK_BORROW": "1"}
     done = subprocess.run(command, cwd=ROOT, env=borrowing, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+def test_parts_add_up():
+    parts = [
+        {"soak": "a", "seed": 0, "count": 2, "runs": 2, "kinds": {"x": {"refused": 1, "slowest_ms": 3}}},
+        {"soak": "a", "seed": 1, "count": 3, "runs": 3, "kinds": {"x": {"refused": 2, "slowest_ms": 2}}, "broken": "b"},
+    ]
+    (found,) = total.total([json.dumps(part) for part in parts])
+    assert found == {
+        "soak": "a", "seed": "0, 1", "count": 5, "runs": 5, "parts": 2, "broken": "b",
+        "kinds": {"x": {"refused": 3, "slowest_ms": 3}},
+    }
