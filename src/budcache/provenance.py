@@ -97,6 +97,10 @@ class Quality(Value):
     psnr_error: Number | None = None  # the standard error of that mean
     psnr_p5: Number | None = None  # 5th percentile over samples
     psnr_worst: Number | None = None
+    # On the same samples, what is left where all but the mask is left out: outputs repeated on the pipeline's levels.
+    psnr_plain: Number | None = None
+    # And with the rows for the combined output of guidance, in the place of those for its branches apart.
+    psnr_combined: Number | None = None
     samples: Count | None = None
     # Whether the policy was chosen by these very samples; what is measured on them is then optimistic.
     used_to_choose: Annotated[bool, Strict()] | None = None

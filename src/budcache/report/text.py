@@ -71,7 +71,7 @@ def _table(rungs: tuple[Policy, ...], left_out: tuple[str, ...]) -> Table:
         "sigmas": ["-" if rung.sigmas is None else "own" for rung in rungs],
         "loss": [_number(quality.calibration_loss, ".2e") for quality in qualities],
         "PSNR": [quality.short or "-" for quality in qualities],
-        "gain": ["-" if not rung.refined else _gain(rung) for rung in rungs],
+        "gain": [_gain(rung) for rung in rungs],
     }
     table = Table(box=None, pad_edge=False, header_style="dim")
     kept = {name: cells for name, cells in columns.items() if set(cells) != {"-"} and name not in left_out}
@@ -86,6 +86,10 @@ def _table(rungs: tuple[Policy, ...], left_out: tuple[str, ...]) -> Table:
 
 
 def _gain(rung: Policy) -> str:
+    """Over plain reuse at the same steps, where that was measured; in files from before, what refinements said."""
+    quality = rung.quality or Quality()
+    if quality.psnr is not None and quality.psnr_plain is not None:
+        return _signed(quality.psnr - quality.psnr_plain)
     gains = [line.gain for line in rung.refined if line.gain is not None]
     return _signed(sum(gains)) if gains else "-"
 
@@ -113,6 +117,8 @@ def _legend(rungs: tuple[Policy, ...], losses: bool) -> list[RenderableType]:
         others = "; loss on the others" if losses else ""
         where = "that the search was made on" if fitted else f"kept out of the search{others}"
         lines.append(f"PSNR in decibels to the run of {steps} steps: {what} on {on} {where}")
+        if any(quality.psnr_plain is not None for quality in measured):
+            lines.append("gain over repeating outputs at the same steps")
         if fitted:
             lines.append(f"< the policies were made on these samples; on new prompts expect {LESS} dB less{MORE}")
         elif any(quality.used_to_choose for quality in measured):
