@@ -1,6 +1,7 @@
 """Exported workflows, posted to ComfyUI's own server on this machine.
 
-ComfyUI is under the GPL: it comes from a package of PyPI, is kept outside the tree, and runs in a process of its own.
+ComfyUI is under the GPL: its source comes in a package of PyPI, which is unpacked outside the tree, what it needs beyond this
+environment is in a folder beside it (`environments.py`), and it runs in a process of its own, started once for all tests.
 """
 
 from __future__ import annotations
