@@ -218,9 +218,8 @@ def align_phases(config: AlignConfig, samples: int) -> tuple[Phase, ...]:
         return _newton_phases(config, samples)
     kept_out = put_aside(samples, config.selection)
     updates, full = config.epochs * (samples - kept_out), config.teacher_steps or config.ladder.steps
-    looks = (
-        4 + updates // config.every + (updates % config.every > 0)
-    )  # at the start and, to measure, thrice at the end
+    # At the start, on the way and, to measure, thrice at the end.
+    looks = 4 + updates // config.every + (updates % config.every > 0)
     rungs = sum(
         updates * (2 * budget + 1) + looks * kept_out * (budget - 1) + kept_out * full
         for budget in config.ladder.budgets
