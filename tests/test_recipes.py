@@ -60,12 +60,7 @@ def test_a_recipe_is_a_command_that_runs(name, run_here, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_comes_after_a_recipe_names_options_that_there_are(name):
-    from typer.main import get_command
-
-    from budcache.cli.common import app
-
-    commands = get_command(app).commands
+def test_what_comes_after_a_recipe_names_options_that_there_are(name, commands):
     for found in recipe(name).then("x.json").values():
         known = {option for each in commands[found[1]].params for option in each.opts}
         assert {word for word in found if word.startswith("--")} <= known, found
