@@ -117,6 +117,13 @@ def gone(processes, seconds=60):
     return not psutil.wait_procs(there, seconds)[1]
 
 
+def test_an_address_where_nobody_answers_is_one_sentence(tmp_path):
+    code, output, errors = ended(tmp_path, WORKERS, "127.0.0.1:1")
+    assert (code, output) == (2, "")
+    assert errors.startswith("budcache: a Ray cluster cannot be reached at 127.0.0.1:1: nobody answers")
+    assert errors.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_on_a_running_cluster_by_its_address_with_every_worker_in_sight(alone, nodes, cluster, tmp_path):
     """In a terminal, whose bar shows what each worker has done."""

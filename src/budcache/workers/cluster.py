@@ -17,7 +17,7 @@ from budcache.wording import quote
 if TYPE_CHECKING:
     from budcache.workers.options import Workers
 
-__all__ = ["GOES_ON", "check_there", "connected", "engine", "lost", "machines"]
+__all__ = ["GOES_ON", "check_address", "check_there", "connected", "engine", "lost", "machines"]
 
 STORE = 128 * 2**20  # bytes for what goes between processes: matrices, no latents
 ANSWERS = 5.0  # seconds in which a machine that is there answers
@@ -57,7 +57,7 @@ def connected(workers: Workers) -> Iterator[Any]:
         cpus = max(math.ceil((workers.count or 1) * workers.cpus), os.cpu_count() or 1)
         options |= {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False}
     elif address != "auto":
-        _check_address(address)
+        check_address(address)
     try:
         try:
             ray.init(address=address or "local", **options)
@@ -111,7 +111,7 @@ def _answers(address: str) -> None:
         raise _Silent(f"nobody answers at {address}: {error.strerror or error}") from None
 
 
-def _check_address(address: str) -> None:
+def check_address(address: str) -> None:
     """Refuse what is no address, and one where nobody answers: Ray would wait for a minute, or end this process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
