@@ -118,14 +118,9 @@ class Fleet:
     def first(self, messages: Iterable[Any]) -> Any:
         """The message that is answered first. If the cluster is lost meanwhile, nobody would ever answer: an error."""
         waiting = list(messages)
-        while True:
-            try:
-                done, _ = self.ray.wait(waiting, num_returns=1, timeout=LOOK)
-            except ConnectionError as error:  # a client's
-                raise lost(error) from None
-            if done:
-                return done[0]
+        while not (done := self._answered(waiting, LOOK)):
             check_there(self.ray)
+        return done[0]
 
     def get(self, message: Any) -> Any:
         """What a worker answered; its errors are raised here as they were there."""
@@ -179,10 +174,18 @@ class Fleet:
             return
         self.tell(member, "ready")
 
+    def _answered(self, messages: list[Any], seconds: float) -> list[Any]:
+        """The message that was answered first, if one was in time."""
+        try:
+            done: list[Any] = self.ray.wait(messages, num_returns=1, timeout=seconds)[0]
+        except ConnectionError as error:  # of a client, whose cluster does not answer any more
+            raise lost(error) from None
+        return done
+
     def _placed(self, place: Any) -> bool:
         """Whether a new worker has found a machine. None waits for room that went away with one."""
         end = time.monotonic() + self.workers.patience
-        while not self.ray.wait([place], timeout=1)[0]:
+        while not self._answered([place], 1):
             if time.monotonic() > end or self.workers.room(machines(self.ray)) < len(self.members):
                 return False
         return True
