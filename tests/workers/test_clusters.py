@@ -59,7 +59,7 @@ def begun(cwd, *arguments, lines=0, deed="", **more):
 def ended(cwd, *arguments, **more):
     """The same, when it has ended: code, output, errors."""
     process = begun(cwd, *arguments, **more)
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=500)
     return process.returncode, output, errors
 
 
@@ -192,7 +192,7 @@ def test_a_cluster_that_is_lost_leaves_a_ledger_from_which_one_process_goes_on(a
     assert re.match(r"budcache: the Ray cluster is lost \(nobody answers at .*goes on from there", said(errors))
     known = scores(tmp_path / "found.ledger.jsonl")
     assert known == scores(alone[1])[: len(known)]
-    assert len(known) == 3
+    assert 3 <= len(known) < len(scores(alone[1]))  # what workers had answered before is kept as well
     monkeypatch.chdir(tmp_path)
     code, output, errors = run_here(*COMMAND)
     assert code == 0, errors
