@@ -67,6 +67,7 @@ def test_workers_of_a_lost_machine_are_replaced(alone, three, nodes, tmp_path):
     assert told_of(told, *{0, 1, 2} - set(victims)).count("lost") == 0
 
 
+@pytest.mark.slow
 def test_who_dies_too_often_ends_the_job_and_one_process_goes_on(alone, pipe, cluster, tmp_path):
     ledger, workers = tmp_path / "ledger.jsonl", Workers(1, retries=0)
     with workers.started(MODEL) as team:
