@@ -25,6 +25,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers would let everybody else on busy cores go first
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # only the figures go to the standard output
 
 import psutil
 
@@ -256,7 +257,7 @@ class SimpleOpening:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=3, help="searches with one and with two workers")
+    parser.add_argument("--rounds", type=int, default=2, help="searches with one and with two workers")
     parser.add_argument("--actors", default="8,32,128", help="how many that sleep")
     parser.add_argument("--memory", type=float, default=8, help="GB at most for those that sleep")
     parser.add_argument("--quick", action="store_true", help="as little as shows that it works; no figures to publish")

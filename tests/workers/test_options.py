@@ -139,3 +139,24 @@ def test_what_it_will_cost_needs_no_cluster(run_here):
     code, out, _ = run_here("search", "tiny-flux", "-b", 3, "-n", 4, "--workers", "ray", "--dry-run")
     assert code == 0
     assert "sample-calls" in out
+
+
+def test_the_command_refuses_alignment_by_gradients_before_anybody_is_started(run_here, tmp_path):
+    budcache.Ladder.of([budcache.Policy(mask="10100100")]).save(tmp_path / "plain.json")
+    options = (
+        "--method",
+        "gradient",
+        "--model",
+        "tiny-flux",
+        "-n",
+        4,
+        "--out",
+        tmp_path / "a.json",
+        "--workers",
+        "ray",
+    )
+    code, _, errors = run_here("align", tmp_path / "plain.json", *options)
+    assert code == 2
+    assert errors.startswith(
+        "budcache: by gradients one update follows the other, so workers would wait for each other."
+    )
