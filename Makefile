@@ -40,7 +40,7 @@ bench: $(VENV)/.dev  ## the benchmarks but for paper/, one JSON line each; OPTIO
 
 # For a short one: make soak OPTIONS="--count 100 --seed 7"
 soak: $(VENV)/.dev  ## what is promised, by force: hours, one JSON line each; docs/reliability.md says what each does
-	@for name in kills writes hostile failures threads disks zoo; do $(BIN)/python -m soak.$$name $(OPTIONS) || exit 1; done
+	@for name in startup kills writes hostile failures threads disks zoo; do $(BIN)/python -m soak.$$name $(OPTIONS) || exit 1; done
 
 lowest: $(VENV)/.dev  ## the tests of values, search and serving with the lowest versions that pyproject.toml allows
 	$(BIN)/python -m soak.lowest

@@ -24,13 +24,19 @@ from budcache.wording import quote
 if TYPE_CHECKING:
     from budcache.workers import Workers
 
-app = typer.Typer(
-    help="Diffusion pipelines at a number of model calls that you fix in advance.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+def application() -> typer.Typer:
+    """The command line without commands."""
+    return typer.Typer(
+        help="Diffusion pipelines at a number of model calls that you fix in advance.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+app = application()
 out, err = Console(highlight=False, emoji=False), Console(stderr=True, highlight=False, emoji=False)
 
 
