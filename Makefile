@@ -12,10 +12,10 @@ demo: $(VENV)/.run  ## draw the same pictures at full cost and at a fraction of 
 	$(BIN)/budcache demo
 
 test: $(VENV)/.dev  ## the test suite, without the slow tests
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n auto --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/.dev  ## the slow tests; those of the page need `make browser` before
-	$(BIN)/pytest -n auto -m slow
+	$(BIN)/pytest -n auto --dist loadgroup -m slow
 
 browser:  ## Chromium, Playwright and axe-core, which the slow tests of the page need
 	@# Only what is missing: a Node that did not come from Debian brings its own npm, and Debian's would conflict with it.

@@ -128,6 +128,8 @@ def align(
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
     losses: dict[str, list[Updated]] = {}
     hands, most = workers_for(workers, worker_count, cpus_per_worker, gpus_per_worker), runs_of(texts, batch)
+    if hands is not None:
+        config.check_workers()
     with (
         Bar(quiet=as_json) as bar,
         opened_pipeline(work.model, device, dtype, *work.lora, workers=hands, most=most, watch=bar) as pipe,

@@ -240,6 +240,14 @@ class AlignConfig:
                     'to align. Fit it first, or use the method "gradient".'
                 )
 
+    def check_workers(self) -> None:
+        """Refuse workers where they would be of no use."""
+        if self.way == "gradient":
+            raise SearchError(
+                "by gradients one update follows the other, so workers would wait for each other. Leave workers out, "
+                'or use the method "gauss-newton".'
+            )
+
     def rate_for(self, joint: bool) -> float:
         """The learning rate: the paper's for noise levels alone, and what was found to suit blend weights."""
         return (JOINT_RATE if joint else PAPER_RATE) if self.rate is None else self.rate
