@@ -72,6 +72,11 @@ def test_parts_add_up():
     ]
     (found,) = total.total([json.dumps(part) for part in parts])
     assert found == {
-        "soak": "a", "seed": "0, 1", "count": 5, "runs": 5, "parts": 2, "broken": "b",
+        "soak": "a",
+        "seed": "0, 1",
+        "count": 5,
+        "runs": 5,
+        "parts": 2,
+        "broken": "b",
         "kinds": {"x": {"refused": 3, "slowest_ms": 3}},
     }

@@ -28,11 +28,11 @@ COMMANDS = {
         "Find the policies of one or several budgets from a few prompts; killed, the same command goes on.",
     ),
     "fit": (
-        "refine",
+        "fit",
         "Fit the reuse of masks in closed form: blends of past outputs instead of repeats of the last one.",
     ),
     "align": (
-        "refine",
+        "align",
         "Move all numbers of policies together, without gradients or by Algorithm 3; killed, the same command goes on.",
     ),
     "ladder": ("ladder", "Make policies from recorded full runs, without a model and without a single call."),

@@ -225,7 +225,10 @@ class AlignConfig:
     def _check_method(self) -> None:
         if self.way == "gradient":
             if self.batch != 1:
-                raise SearchError(f"by gradients one sample is run at a time, not {self.batch}. Leave batch out.")
+                chosen = self._of_gradients[0] if self.method is None and self._of_gradients else None
+                why = f'{chosen} belongs to the method "gradient", and there' if chosen else "by gradients"
+                which = f"{chosen} or batch" if chosen else "batch"
+                raise SearchError(f"{why} one sample is run at a time, not {self.batch}. Leave {which} out.")
             return
         if self._of_gradients:
             name = self._of_gradients[0]
