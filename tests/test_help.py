@@ -58,6 +58,7 @@ def test_help_lists_all_commands_and_loads_nothing_heavy():
         (["--version"], 0, budcache.__version__),
         (["--help", "search"], 0, "compare"),  # of everything
         (["search", "--help"], 0, "--budget"),
+        (["--", "show", "nowhere.json"], 2, "nowhere.json"),
         ([], 2, "Usage"),
     ],
 )

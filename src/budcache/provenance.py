@@ -14,7 +14,7 @@ from budcache.mask import MAX_STEPS
 from budcache.storage.schema import Count, Number, Seed, Settings, Text, Value
 from budcache.wording import quote, several
 
-__all__ = ["Origin", "Quality", "Refined", "Searched", "same_adapters"]
+__all__ = ["Origin", "Quality", "RangedSetting", "Refined", "Searched", "same_adapters"]
 
 
 # What has to be the same for two policies to be rungs of one ladder.
@@ -56,6 +56,18 @@ class Origin(Value):
     switch: Count | None = None  # the step at which the second expert takes over, for models that have two
     calls: Count | None = None  # model calls spent, teacher included
     versions: dict[str, Text] = Field(default_factory=dict)
+
+    def made_at(self, name: RangedSetting, usual: object = None) -> Any:
+        """A setting of the runs; of a range what is nearest to the usual.
+
+        Where nothing is usual, of scales the middle, and of sizes and frames, which cannot be just any, the least.
+        """
+        if name not in self.ranges:
+            return getattr(self, name)
+        (low, high), is_scale = self.ranges[name], name in ("guidance", "true_guidance")
+        wanted = usual if isinstance(usual, int | float) else (low + high) / 2 if is_scale else low
+        nearest = min(max(wanted, low), high)
+        return nearest if is_scale else int(nearest)
 
     @model_serializer(mode="wrap")
     def _without_blanks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

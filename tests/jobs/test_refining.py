@@ -7,11 +7,11 @@ import pytest
 import torch
 from toys import Toy, calibration
 
-from budcache import Mask, Policy, Quality
+from budcache import Mask, Origin, Policy, Quality
 from budcache.calibration.aggregate import geometric_mean, mean
 from budcache.calibration.calibration import Calibration
 from budcache.calibration.judge import Judge
-from budcache.jobs.refining import best_fit, gain
+from budcache.jobs.refining import best_fit, gain, origin_after
 from budcache.refine.fit import FittedScorer
 
 MASKS = [Mask.parse(text) for text in ("110100100100", "101001001000", "111110000000")]
@@ -97,3 +97,22 @@ def test_everything_is_rolled_once(known):
 def test_gain_is_in_decibels():
     assert gain(Quality(psnr=30.0), Quality(psnr=31.257)) == 1.26
     assert gain(Quality(psnr=30.0), Quality()) is None
+
+
+HERE = Origin(denoiser="d", height=64, width=64, true_guidance=4.0)  # what a pipeline says of itself
+
+
+def test_what_is_refined_at_the_usual_size_says_so():
+    """Its noise levels are those of these runs, so the size has to be theirs as well."""
+    before = Policy(mask=MASKS[0], origin=Origin(denoiser="d", height=96, width=96))
+    after = origin_after(HERE, before, [{"prompt": "a"}], None)
+    assert (after.height, after.width) == (64, 64)
+    by_hand = Policy(mask=MASKS[0], origin=Origin())
+    assert origin_after(HERE, by_hand, [{"prompt": "a"}], None).height is None
+
+
+def test_true_guidance_that_a_refinement_begins_with_is_kept():
+    before = Policy(mask=MASKS[0], origin=Origin(denoiser="d"))
+    both = {"prompt": "a", "negative_prompt": "x", "true_cfg_scale": 2.5}
+    assert origin_after(HERE, before, [both], None).true_guidance == 2.5
+    assert origin_after(HERE, before, [{"prompt": "a"}], None).true_guidance is None

@@ -120,6 +120,8 @@ def test_true_guidance_counts_where_there_is_a_second_prompt():
     assert settings_of(given) == {} and settings_of_all([given]) == {"true_guidance": None}
     both = {**given, "negative_prompt": ""}
     assert settings_of(both) == settings_of_all([both]) == {"true_guidance": 4.0}
+    off = {**both, "true_cfg_scale": 1.0}  # as pipelines see it
+    assert settings_of(off) == {} and settings_of_all([off]) == {"true_guidance": None}
     mixed = settings_of_all([both, {**both, "true_cfg_scale": 2.0}])
     assert mixed == {"true_guidance": None, "ranges": {"true_guidance": (2.0, 4.0)}}
     assert settings_of_all([{"negative_prompt": ""}]) == {}  # as the pipeline has it

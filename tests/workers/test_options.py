@@ -82,6 +82,7 @@ def test_more_than_there_is_room_for_are_refused(workers, machines, text):
         ("127.0.0.1:1", r"nobody answers at 127\.0\.0\.1:1: Connection refused\. Check the address"),
         ("ray://127.0.0.1:1", r"reached at ray://127\.0\.0\.1:1: nobody answers.* `ray start --head`\.$"),
         ("[::1]:1", r"nobody answers at \[::1\]:1"),
+        ("a..b:6379", r"nobody answers at a\.\.b:6379"),
     ],
 )
 def test_an_address_where_nobody_answers_is_refused_at_once(address, text):

@@ -66,7 +66,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 def main() -> None:
     """Run a command; a user's mistake earns a sentence and exit code 2, not a traceback."""
     warnings.showwarning = _warn
-    asked = next(iter(sys.argv[1:]), "")
+    asked = next((word for word in sys.argv[1:] if word != "--"), "")
     try:
         if asked in COMMANDS:
             import_module(f"budcache.cli.{COMMANDS[asked][0]}")  # which adds it to the application

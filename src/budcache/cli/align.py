@@ -119,8 +119,9 @@ def align(
     config = AlignConfig(
         *(work.ladder, epochs, rate, mean, every, objective, autocast, teacher_steps, seed, selection, method, batch)
     )
-    most = PAPER_PROMPTS if config.way == "gradient" else NEWTON_PROMPTS
-    texts = calibration_prompts(work.model, prompt or [], prompts, count, most)
+    usual = PAPER_PROMPTS if config.way == "gradient" else NEWTON_PROMPTS
+    texts = calibration_prompts(work.model, prompt or [], prompts, count, usual)
+    memory = bytes_of(state_memory)
     split(texts, put_aside(len(texts), selection))
     if dry_run:
         tell_cost(Planned("align", align_phases(config, len(texts))), as_json)
@@ -159,7 +160,7 @@ def align(
             objective=objective,
             autocast=autocast,
             teacher_steps=teacher_steps,
-            state_memory=bytes_of(state_memory),
+            state_memory=memory,
             ledger=ledger or work.out.with_suffix(".ledger.jsonl"),
             progress=False,
             watch=watch,

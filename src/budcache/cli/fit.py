@@ -55,9 +55,10 @@ from budcache.events import Planned
 from budcache.jobs.config import FitConfig
 from budcache.jobs.estimate import fit_phases
 from budcache.jobs.fit import fit as fit_policies
+from budcache.jobs.fit import fitted_on
 from budcache.options import bytes_of
 from budcache.rows import MAX_BLEND
-from budcache.samples.samples import runs_of, split, take_samples
+from budcache.samples.samples import runs_of, take_samples
 from budcache.wording import quote
 
 N = TypeVar("N", int, float)
@@ -110,7 +111,8 @@ def fit(
     guidances = several_guidances(guidance)
     texts = calibration_prompts(work.model, prompt or [], prompts, count)
     # What can be refused without the model is refused before it is loaded.
-    split(texts, selection)
+    fitted_on(texts, selection)
+    memory = bytes_of(state_memory)
     blends, pulls = _numbers(outputs, "--outputs", _outputs), _numbers(ridges, "--ridges", float)
     config = FitConfig(
         work.ladder, tuple(blends), tuple(pulls), target, teacher_steps, seed, selection, batch, features
@@ -140,7 +142,7 @@ def fit(
             features=features,
             target=target,
             teacher_steps=teacher_steps,
-            state_memory=bytes_of(state_memory),
+            state_memory=memory,
             across=across,
             progress=False,
             watch=bar,

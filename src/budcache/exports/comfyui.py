@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from budcache.exports.base import Made, Target, Task, decimals, filled
 from budcache.policy import Origin
@@ -115,7 +115,7 @@ def _flux(origin: Origin) -> dict[str, Node]:
         "prompt": _text("red apple"),
         "guidance": _told("prompt", origin),
     }
-    scale = _made_at(origin, "true_guidance")
+    scale = origin.made_at("true_guidance")
     if scale is not None:
         second = {"negative": _text(""), "negative_guidance": _told("negative", origin)}
         return {**nodes, **second, "guider": _between("guidance", "negative_guidance", scale)}
@@ -127,7 +127,7 @@ def _guided(origin: Origin) -> dict[str, Node]:
     """Another model, with its guidance between two prompts. Which loaders it has depends on it: these are a start."""
     weights = {"unet_name": "model.safetensors", "weight_dtype": "default"}
     kind = next((kind for name, kind in ENCODERS.items() if (origin.pipeline or "").startswith(name)), "sd3")
-    scales = [_made_at(origin, name) for name in ("true_guidance", "guidance")]
+    scales = [origin.made_at(name) for name in ("true_guidance", "guidance")]
     strength = next((scale for scale in scales if scale is not None), 1.0)
     texts = {"clip_name": "text_encoder.safetensors", "type": kind, "device": "default"}
     return {
@@ -148,16 +148,9 @@ def _between(positive: str, negative: str, scale: float) -> Node:
 
 def _told(prompt: str, origin: Origin) -> Node:
     """A prompt with the guidance that FLUX's network is told."""
-    guidance = _made_at(origin, "guidance")
+    guidance = origin.made_at("guidance")
     links = (("conditioning", prompt, 0, "CONDITIONING"),)
     return Node("FluxGuidance", links, {"guidance": 3.5 if guidance is None else guidance}, ("CONDITIONING",))
-
-
-def _made_at(origin: Origin, name: Literal["guidance", "true_guidance"]) -> float | None:
-    """The scale that a policy was made at; of several the one in the middle."""
-    ends = origin.ranges.get(name)
-    scale: float | None = getattr(origin, name)
-    return scale if ends is None else sum(ends) / 2
 
 
 def _text(text: str) -> Node:
@@ -165,10 +158,11 @@ def _text(text: str) -> Node:
 
 
 def _latent(origin: Origin) -> Node:
-    size = {"width": origin.width or 1024, "height": origin.height or 1024}
-    if origin.frames is None:
+    size = {"width": origin.made_at("width") or 1024, "height": origin.made_at("height") or 1024}
+    frames = origin.made_at("frames")
+    if frames is None:
         return Node("EmptySD3LatentImage", (), {**size, "batch_size": 1}, ("LATENT",))
-    return Node("EmptyHunyuanLatentVideo", (), {**size, "length": origin.frames, "batch_size": 1}, ("LATENT",))
+    return Node("EmptyHunyuanLatentVideo", (), {**size, "length": frames, "batch_size": 1}, ("LATENT",))
 
 
 def _for_the_server(graph: dict[str, Node], header: str) -> dict[str, Any]:

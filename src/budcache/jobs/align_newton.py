@@ -98,6 +98,7 @@ class Newton:
                 best, lowest = step.model_copy(update={"quality": quality}), of_all
             elif best is not start:
                 break  # the shorter, the worse again
+        own.forget()
         return best
 
     def _keep(self, policy: Policy, number: int, equations: Equations, own: int) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from budcache.refine.fit import Target
     from budcache.workers import Workers
 
-__all__ = ["fit"]
+__all__ = ["fit", "fitted_on"]
 
 
 @known_options
@@ -77,8 +77,7 @@ def fit(
     ladder = policies if isinstance(policies, Ladder) else Ladder.of([policies])
     config = FitConfig(ladder, tuple(outputs), tuple(ridges), target, teacher_steps, seed, selection, batch, features)
     given = take_samples(prompts, samples, call)
-    if split(given, selection) == len(given):
-        raise SearchError("fitting needs samples to choose by. Give more prompts, or a selection of at least 1.")
+    fitted_on(given, selection)
     with (
         shelf_of(bytes_of(state_memory)) as shelf,
         watching(watch, progress) as everybody,
@@ -89,17 +88,25 @@ def fit(
         return _fitted(setup, config, given, everybody)
 
 
+def fitted_on(samples: Sequence[Any], selection: int | None) -> int:
+    """How many of some samples a fit is made on; refused where none are left to choose by."""
+    count = split(samples, selection)
+    if count == len(samples):
+        raise SearchError("fitting needs samples to choose by. Give more prompts, or a selection of at least 1.")
+    return count
+
+
 def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]], watch: Watch) -> Ladder:
     """The ladder, fitted rung by rung."""
     from budcache.calibration.judge import Judge
 
-    fitted_on, meter = split(samples, config.selection), Meter("fit", watch)
+    learned_on, meter = fitted_on(samples, config.selection), Meter("fit", watch)
     meter.plan(phases.fit_phases(config, len(samples)))
     meter.phase(phases.FULL_RUNS)
     rungs: list[Policy] = []
     with (
-        setup.calibration(samples[:fitted_on], config.seed, meter.spent) as known,
-        setup.calibration(samples[fitted_on:], config.seed + fitted_on, whole=False) as kept_out,
+        setup.calibration(samples[:learned_on], config.seed, meter.spent) as known,
+        setup.calibration(samples[learned_on:], config.seed + learned_on, whole=False) as kept_out,
     ):
         judge, features = Judge(kept_out), are_mixed(samples) if config.features is None else config.features
         meter.phase(phases.FITTING)
@@ -107,9 +114,9 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
         for rung in config.ladder:
             judge.forget()
             after, line = _fit_one(rung, known, judge, config, features)
+            quality = judge.quality(after, used_to_choose=True).model_copy(update=judge.left_of(after))
             calls, spent = known.calls + judge.calls - spent, known.calls + judge.calls
             line = line.model_copy(update={"prompts": len(samples), "calls": calls})
-            quality = judge.quality(after, used_to_choose=True).model_copy(update=judge.left_of(after))
             rungs.append(
                 refined(setup.about.origin, rung, after, line, quality, samples, config.teacher_steps, known.levels)
             )

@@ -35,6 +35,8 @@ class Hunt:
         self.begin, self.limits = time.monotonic(), self.config.limits
         self.earlier = self.ledger.spent if self.ledger else 0  # sample-calls of the processes before this one
         self.meter = Meter("search", self.watch, self.earlier)
+        # Sample-calls when the last mask was scored, by whichever process, and those of this process by then.
+        self._calls_found = self._calls_then = 0
 
     def __enter__(self) -> Hunt:
         return self
@@ -64,8 +66,8 @@ class Hunt:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no time or no call left."""
-        return bool(self.limits.reached(self.calls, self.seconds, 0))
+        """Whether there is no time or no call left to make more of what was found."""
+        return bool(self.config.limits.reached(self._calls_found + self.calls - self._calls_then, self.seconds, 0))
 
     def run(self, strategy: Strategy, scorer: Scorer, phase: str) -> Found:
         """Let a strategy search, with masks scored under one kind of reuse."""
@@ -106,6 +108,7 @@ class Hunt:
             )
         found.history = [named(event) for event in found.history]
         self.limits = self.limits.after(time.monotonic() - begin, len(found.scores))
+        self._calls_found, self._calls_then = (keep and keep.calls) or self.calls, self.calls
         return found
 
 

@@ -45,20 +45,11 @@ def settings_like(pipe: Any, policy: Policy, samples: Sequence[Mapping[str, Any]
     found: dict[str, Any] = {}
     for group in (("height", "width"), ("num_frames",), ("guidance_scale",), ("true_cfg_scale",)):
         if named.isdisjoint(group):
-            found |= {name: _made_at(origin, SETTINGS[name], known[name]) for name in group if name in known}
+            found |= {name: origin.made_at(SETTINGS[name], known[name]) for name in group if name in known}
     found = {name: value for name, value in found.items() if value is not None}
     if "true_cfg_scale" in found and not any(map(has_negative, samples)):
         found["negative_prompt"] = ""  # without one that scale would not be at work
     return found
-
-
-def _made_at(origin: Origin, name: Any, usual: Any) -> Any:
-    """A setting of an origin; of a range what is nearest to the usual."""
-    if name not in origin.ranges:
-        return getattr(origin, name)
-    low, high = origin.ranges[name]
-    nearest = low if not isinstance(usual, int | float) else min(max(usual, low), high)
-    return nearest if name == "guidance" else int(nearest)
 
 
 def quality(

@@ -21,6 +21,7 @@ __all__ = ["LOOSER", "SETTINGS", "best_fit", "best_form", "better_rows", "blende
 # What the fits of a ladder may be: how many outputs to blend, and the ridge. The first is what it scores with.
 SETTINGS = ((3, 1e-3), (3, 1e-4), (3, 1e-2), (2, 1e-3))
 LOOSER = (0.1, 1.0)  # shares of the ridge that are tried for branches apart, which it hinders more; first the likelier
+SETTINGS_OF_RUNS = ("guidance", "true_guidance", "height", "width", "frames")  # of an origin; by default the pipeline's
 SLOPES = (1e-3, 1e-2)  # how strongly weights that look at the sample are pulled towards shared ones
 
 
@@ -113,7 +114,10 @@ def _best_of_all(policies: Sequence[Policy], known: Asked, judge: Judge) -> Poli
         aside = () if own is judge else judge.losses(policy)
         return cared_for((*own.losses(policy), *aside), judge.care)
 
-    return min(policies, key=error)
+    best = min(policies, key=error)
+    if own is not judge:
+        own.forget()
+    return best
 
 
 def _fitted(fitter: FittedScorer, policy: Policy) -> Policy:
@@ -160,11 +164,15 @@ def origin_after(
     `now` is what the pipeline says of itself.
     """
     origin = before.origin or now  # a policy written by hand says from now on what it is for
-    found: dict[str, Any] = {name: getattr(now, name) for name in ("guidance", "true_guidance")}
+    found: dict[str, Any] = {name: getattr(now, name) for name in SETTINGS_OF_RUNS}
     found |= settings_of_all(samples)
     ranges = found.pop("ranges", {})
-    # What is not on record stays so, or a policy written by hand would no longer go into its own ladder.
-    here = {name: value for name, value in found.items() if name in ranges or _is_on_record(origin, name)}
+    # What is not on record stays so, or a policy written by hand would no longer go into its own ladder. Of true
+    # guidance nothing on record means that it was off, if the origin came from a pipeline.
+    known = {"true_guidance"} if origin.denoiser is not None else set()
+    here = {
+        name: value for name, value in found.items() if name in ranges or name in known or _is_on_record(origin, name)
+    }
     ranges = {name: value for name, value in origin.ranges.items() if name not in here} | ranges
     if origin.denoiser is not None:  # its numbers are now those of this pipeline, whatever its mask was found on
         here |= {name: getattr(now, name) for name in ("denoiser", "weights", "adapters")}

@@ -206,6 +206,7 @@ class Search:
                 after = self._measured(policy, after, judge or own, line)
             # On samples that were fitted only what is known anyway: their figures are bounds, and runs cost.
             left = own.left_of(after, plain=False) if judge is None else judge.left_of(after)
+            own.forget()
             found.append(after.model_copy(update={"quality": (after.quality or Quality()).model_copy(update=left)}))
             part = number / len(policies)
             self.meter.spent(self.hunt.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")

@@ -16,6 +16,7 @@ from budcache.pipeline.parts import bare, denoisers
 from budcache.pipeline.standin import StandIn
 from budcache.policy import Origin
 from budcache.provenance import same_adapters
+from budcache.samples.samples import has_negative
 
 __all__ = ["describe", "difference", "expects_two", "guidance_of", "usual_guidance"]
 
@@ -87,7 +88,7 @@ def expects_two(pipe: Any, call: Mapping[str, Any]) -> bool:
     scale = call.get(name, known.get(name))
     told = any(getattr(getattr(part, "config", None), "guidance_embeds", False) for part in denoisers(pipe).values())
     above = isinstance(scale, int | float) and scale > 1
-    return above and (bool(call.get("negative_prompt")) if true else not told)
+    return above and (has_negative(call) if true else not told)
 
 
 def difference(origin: Origin, pipe: Any) -> str | None:

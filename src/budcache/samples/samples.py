@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from budcache.errors import SearchError
+from budcache.provenance import RangedSetting
 
 __all__ = [
     "SETTINGS",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 # What pipelines call the settings that a policy's origin has a field for.
-SETTINGS = {
+SETTINGS: Mapping[str, RangedSetting] = {
     "height": "height",
     "width": "width",
     "num_frames": "frames",
@@ -75,10 +76,16 @@ def seeded(sample: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 def settings_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     """What of a sample's arguments a policy's origin has a field for."""
-    off = () if has_negative(sample) else ("true_guidance",)
-    return {
-        ours: sample[named] for named, ours in SETTINGS.items() if sample.get(named) is not None and ours not in off
-    }
+    found: dict[str, Any] = {ours: sample[named] for named, ours in SETTINGS.items() if sample.get(named) is not None}
+    if not _is_truly_guided(sample):
+        found.pop("true_guidance", None)
+    return found
+
+
+def _is_truly_guided(sample: Mapping[str, Any]) -> bool:
+    """Whether true guidance is at work, as far as a sample says: by default with the pipeline's own scale."""
+    scale = sample.get("true_cfg_scale")
+    return has_negative(sample) and (scale is None or scale > 1)
 
 
 def has_negative(sample: Mapping[str, Any]) -> bool:
@@ -89,7 +96,7 @@ def has_negative(sample: Mapping[str, Any]) -> bool:
 def settings_of_all(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The same of all samples together; of numbers that differ the range. What is not at work is None."""
     each = [settings_of(sample) for sample in samples]
-    found: dict[str, Any] = {} if any(map(has_negative, samples)) else {"true_guidance": None}
+    found: dict[str, Any] = {} if any(map(_is_truly_guided, samples)) else {"true_guidance": None}
     found |= each[0]
     ranges: dict[str, tuple[float, float]] = {}
     for name in dict.fromkeys(name for one in each for name in one):

@@ -61,7 +61,7 @@ def connected(workers: Workers) -> Iterator[Any]:
     try:
         try:
             ray.init(address=address or "local", **options)
-        except (OSError, RuntimeError, ValueError, ImportError) as error:
+        except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
             raise WorkerError(_why_not(address, error)) from None
         yield ray
     finally:  # also where Ctrl-C came while it was being started
@@ -107,8 +107,8 @@ def _answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS).close()
-    except OSError as error:
-        raise _Silent(f"nobody answers at {address}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:  # the second: a host that cannot be one
+        raise _Silent(f"nobody answers at {address}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def check_address(address: str) -> None:

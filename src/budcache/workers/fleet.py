@@ -133,7 +133,7 @@ class Fleet:
                     f"a worker cannot read what it was sent: {str(cause).strip().splitlines()[-1]}. Modules that your "
                     "functions come from must be installed on all machines."
                 ) from None
-            raise cause from None
+            raise cause from error
         except self._deaths as error:
             raise Lost(_why(error)) from None
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from budcache.calibration.asking import Facts, Question, Scope
     from budcache.calibration.calibration import Calibration
     from budcache.jobs.setup import Setup, Teaching
+    from budcache.numerics.shelf import Shelf
     from budcache.pipeline.about import About
     from budcache.workers.options import Source
 
@@ -59,11 +60,8 @@ class Report:
 class _Held:
     """The runs of one calibration that are here."""
 
-    def __init__(self, pipe: Any, opening: Opening) -> None:
-        from budcache.numerics.shelf import Shelf
-
+    def __init__(self, pipe: Any, opening: Opening, shelf: Shelf) -> None:
         self.stack = ExitStack()
-        shelf = self.stack.enter_context(Shelf(opening.memory))
         self.setup = replace(opening.setup, pipe=pipe, shelf=shelf)
         self.calibration: Calibration | None = None
         self.places: dict[int, int] = {}  # where in the calibration a run is
@@ -87,6 +85,8 @@ class Worker:
 
     def __init__(self) -> None:
         self._held: dict[int, _Held] = {}
+        self._stack = ExitStack()
+        self._shelf: Shelf | None = None  # one for all calibrations that are open, as in one process
         self._pipe: Any = None
 
     def where(self) -> tuple[str, int]:
@@ -138,7 +138,7 @@ class Worker:
 
         with out_of_memory_as_error():
             if opening is not None and key not in self._held:
-                self._held[key] = _Held(self._pipe, opening)
+                self._held[key] = _Held(self._pipe, opening, self._shelved(opening.memory))
             held = self._held[key]
             before = held.calls
             facts: dict[int, Facts] = {}
@@ -165,3 +165,13 @@ class Worker:
         """Let go of the runs of a calibration."""
         if key in self._held:
             self._held.pop(key).stack.close()
+        if not self._held:
+            self._stack.close()
+            self._shelf = None
+
+    def _shelved(self, memory: float) -> Shelf:
+        from budcache.numerics.shelf import Shelf
+
+        if self._shelf is None:
+            self._shelf = self._stack.enter_context(Shelf(memory))
+        return self._shelf
