@@ -22,6 +22,7 @@ from budcache.cli import (  # noqa: F401  (each adds its command)
     refine,
     search,
     show,
+    studio,
 )
 from budcache.cli.common import app, out, tell
 from budcache.errors import BudcacheError, BudcacheWarning

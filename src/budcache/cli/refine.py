@@ -44,7 +44,6 @@ from budcache.cli.common import (
     workers_for,
 )
 from budcache.cli.rungs import Force, Output, say_what_was_there
-from budcache.cli.search import parse_budgets
 from budcache.errors import PolicyError, SearchError
 from budcache.events import Event, Planned, Updated
 from budcache.jobs.align import align as align_policies
@@ -53,7 +52,7 @@ from budcache.jobs.estimate import align_phases, fit_phases, put_aside
 from budcache.jobs.fit import fit as fit_policies
 from budcache.jobs.refining import origin_after
 from budcache.jobs.setup import about_of
-from budcache.options import bytes_of
+from budcache.options import bytes_of, parse_budgets
 from budcache.policy import Ladder, Origin, Policy
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import runs_of, split, take_samples

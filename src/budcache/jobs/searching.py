@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from budcache.calibration.aggregate import cared_for
 from budcache.errors import RecordError, SearchError
-from budcache.events import RungDone, Scored, Watch
+from budcache.events import RungDone, RungFound, Scored, Watch
 from budcache.jobs import estimate as phases
 from budcache.jobs.align_newton import Newton
 from budcache.jobs.choosing import Candidate, best_candidate, best_with_fit, best_without_judge
@@ -221,6 +221,7 @@ class Search:
                 line = Refined(how=how, prompts=len(self.samples), calls=calls)
                 after = self._measured(policy, after, judge or own, line)
             found.append(after)
+            self.meter.tell(RungFound("search", after))
             part = number / len(policies)
             self.meter.spent(self.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
         return found
@@ -359,6 +360,7 @@ class Search:
             if judge is not None:
                 judge.forget(*policies)  # which are measured again, if they are refined
             policies.append(choose(finalists))
+            self.meter.tell(RungFound("search", policies[-1]))
             self.meter.spent(self.calls, part=number / len(field), note=f"{budget} of {self.config.steps} calls")
         return policies
 

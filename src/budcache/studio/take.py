@@ -1,0 +1,113 @@
+"""Take away: the ladder as a file, a line of Python, an export to another runtime, a place on the hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from budcache.studio import taking
+from budcache.studio.rendering import Seen, alert, render
+from budcache.studio.studio import Studio
+
+__all__ = ["TakeTab"]
+
+
+class TakeTab:
+    """The tab. `refresh` is called every second, with what the page shows."""
+
+    def __init__(self, studio: Studio) -> None:
+        self.studio = studio
+        self.seen = gr.State({})
+        first = studio.ladders[0]
+        with gr.Row(elem_classes="split-row"):
+            with gr.Column(scale=2, min_width=280):
+                self.ladder = gr.Dropdown(label="Ladder", choices=studio.ladders, value=first, filterable=False)
+                budgets = list(studio.ladder(first).budgets)
+                self.budget = gr.Dropdown(label="Budget, in calls", choices=budgets, value=budgets[-1], filterable=False)
+                self.download = gr.DownloadButton("Download the ladder", variant="primary")
+                self.python = gr.HTML(elem_id="python")
+            with gr.Column(scale=3, min_width=300):
+                self.table = gr.HTML(elem_id="rungs")
+        with gr.Row(elem_classes="split-row"):
+            with gr.Column(scale=1, min_width=280):
+                gr.HTML(render("heading.html.jinja", text="Another runtime", more="It runs there without budcache."))
+                self.target = gr.Dropdown(label="Target", choices=taking.targets(), value="diffusers", filterable=False)
+                self.runtime = gr.Dropdown(label="For", choices=[], value=None, visible=False, filterable=False)
+                self.approximate = gr.Checkbox(label="Go on where the target cannot carry all of it")
+                self.whole = gr.Checkbox(label="Write the whole pipeline along", info="diffusers only.")
+                self.export = gr.Button("Export")
+                self.exported = gr.HTML(elem_id="exported")
+                self.packed = gr.DownloadButton("Download the export", visible=False)
+            with gr.Column(scale=1, min_width=280):
+                gr.HTML(
+                    render("heading.html.jinja", text="The hub", more="Log in first: hf auth login, or set HF_TOKEN.")
+                )
+                self.repository = gr.Textbox(label="Name", placeholder="owner/name", max_lines=1)
+                self.private = gr.Checkbox(label="Private")
+                self.push = gr.Button("Push to the hub")
+                self.pushed = gr.HTML(elem_id="pushed")
+        self._listen()
+
+    @property
+    def inputs(self) -> list[Any]:
+        """What `refresh` is given."""
+        return [self.ladder, self.budget, self.seen]
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What `refresh` returns."""
+        return [self.ladder, self.budget, self.download, self.python, self.table, self.seen]
+
+    def _listen(self) -> None:
+        quick: dict[str, Any] = {"show_progress": "hidden", "queue": False}
+        for field in (self.ladder, self.budget):
+            field.input(self.refresh, self.inputs, self.outputs, **quick)
+        self.target.input(self._runtimes, self.target, self.runtime, **quick)
+        fields = [self.ladder, self.budget, self.target, self.runtime, self.approximate, self.whole]
+        self.export.click(self._exported, fields, [self.exported, self.packed], show_progress="minimal")
+        self.push.click(
+            self._pushed, [self.ladder, self.repository, self.private], self.pushed, show_progress="minimal"
+        )
+
+    def loaded(self) -> list[Any]:
+        """What a page that is opened shows first."""
+        return self.refresh(None, None, {})
+
+    @property
+    def on_load(self) -> list[Any]:
+        """What `loaded` returns."""
+        return self.outputs
+
+    def refresh(self, name: str | None, budget: int | None, seen: dict[str, str] | None) -> list[Any]:
+        """What is new since the page was last asked."""
+        before, names = Seen(seen), self.studio.ladders
+        name = name if name in names else names[0]
+        ladder = self.studio.ladder(name)
+        budget = budget if budget in ladder.budgets else ladder.budgets[-1]
+        listed, chosen = before.new("names", repr((names, name))), before.new("budget", repr((name, budget)))
+        code = render("code.html.jinja", code=taking.python(self.studio, name, budget)) if chosen else ""
+        rungs = before.new("ladder", repr((name, ladder)))
+        return [
+            gr.update(choices=names, value=name) if listed else gr.skip(),
+            gr.update(choices=list(ladder.budgets), value=budget) if chosen else gr.skip(),
+            gr.update(value=str(taking.file_of(self.studio, name))) if rungs else gr.skip(),
+            code if chosen else gr.skip(),
+            render("rungs.html.jinja", ladder=ladder, name=name) if rungs else gr.skip(),
+            before.shown,
+        ]
+
+    def _runtimes(self, target: str) -> Any:
+        found = taking.runtimes(target)
+        return gr.update(choices=found, value=found[0] if found else None, visible=bool(found))
+
+    def _exported(self, *values: Any) -> list[Any]:
+        found, refused = taking.tried(lambda: taking.exported(self.studio, *values))
+        if found is None:
+            return [alert(refused), gr.update(visible=False)]
+        path, made = found
+        return [render("exported.html.jinja", made=made), gr.update(value=str(path), visible=True)]
+
+    def _pushed(self, name: str, repository: str, private: bool) -> str:
+        url, refused = taking.tried(lambda: taking.pushed(self.studio, name, repository or "", private, None))
+        return alert(refused) if url is None else render("pushed.html.jinja", url=url)
