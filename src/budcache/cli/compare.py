@@ -144,9 +144,12 @@ def compare(
         learned_on = _prompts(model, calibration, "calibration", calibration_count or usual)
     if not measured_on:
         raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
+    paired = None if timed is None else [name for name in _names(timed, "--timed") if name != "none"]
     if dry_run:
         sizes = {"samples": len(measured_on), "calibration": len(learned_on)}
-        tell_cost(expected(steps=steps, budgets=wanted, methods=names, policies=ladders, **sizes), as_json)
+        tell_cost(
+            expected(steps=steps, budgets=wanted, methods=names, policies=ladders, timed=paired, **sizes), as_json
+        )
         return
     check_writable(folder / "comparison.json")
     hands = workers_for(workers, worker_count, cpus_per_worker, gpus_per_worker)
@@ -176,7 +179,7 @@ def compare(
             fps=fps,
             grow=grow,
             workers=hands,
-            timed=None if timed is None else [name for name in _names(timed, "--timed") if name != "none"],
+            timed=paired,
             watch=watch,
             progress=False,
         )

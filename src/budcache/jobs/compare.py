@@ -228,7 +228,7 @@ def compare(
 
         def shown(event: Event) -> None:
             everybody(event)
-            if isinstance(event, EntryDone) and not event.kept:
+            if isinstance(event, EntryDone) and not event.kept and event.method != FULL:
                 measure_all(kept, judges, meter)
                 show(config.folder)
 
@@ -263,6 +263,7 @@ def expected(
     calibration: int,
     methods: Sequence[str] | None = None,
     policies: Mapping[str, Ladder] | None = None,
+    timed: Sequence[str] | None = None,
 ) -> Planned:
     """What a comparison in a new folder will cost; no pipeline is needed to say it."""
     from budcache.comparison.drawing import Drawing, expected_phases
@@ -270,7 +271,7 @@ def expected(
     given, nothing = dict(policies or {}), cast(Any, None)
     named = dict.fromkeys([*(usual() if methods is None else methods), *given])
     wanted = {FULL: [steps], **{method: list(budgets) for method in named}}
-    drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing)
+    drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing, timed)
     preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, 0, 1, nothing)
     return Planned("compare", tuple(expected_phases(drawing, preparation, wanted)))
 

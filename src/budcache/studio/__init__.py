@@ -1,1 +1,1 @@
-"""The studio: look, find, compare and take away in a browser. `budcache studio` opens it; it needs the extra `studio`."""
+"""The studio: look, find, compare and take away in a browser. It needs the extra `studio`."""

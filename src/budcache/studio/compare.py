@@ -10,6 +10,7 @@ from budcache.studio import comparing
 from budcache.studio.jobs_view import JobView, PromptFields
 from budcache.studio.rendering import Seen, alert, render
 from budcache.studio.studio import Studio
+from budcache.studio.widgets import QUICK, slot
 
 __all__ = ["CompareTab"]
 
@@ -27,19 +28,21 @@ class CompareTab:
             with gr.Column(scale=2, min_width=280):
                 self.methods = gr.CheckboxGroup(label="Methods", choices=comparing.choices(), value=FIRST)
                 self.ladders = gr.CheckboxGroup(label="Ladders of this project", choices=ladders, value=ladders[:1])
-                self.methods_refused = gr.HTML()
-                self.budgets = gr.Textbox(label="Budgets", info="Model calls: 8, or 5,6,8, or 4-12.", value="6,10")
-                self.budgets_refused = gr.HTML()
+                self.methods_refused = slot()
+                self.budgets = gr.Textbox(
+                    label="Budgets", info="Model calls: 8, or 5,6,8, or 4-12.", value="6,10", elem_id="compare-budgets"
+                )
+                self.budgets_refused = slot()
             with gr.Column(scale=3, min_width=300):
-                self.prompts = PromptFields(studio, 8)
+                self.prompts = PromptFields(studio, "compare", 8)
                 self.timed = gr.Checkbox(label="Measure speed, too", info="Pairs of runs; takes longer.", value=False)
                 with gr.Accordion("More", open=False):
                     self.steps = gr.Number(label="Steps of the full run", value=studio.steps, precision=0, minimum=1)
-                    self.steps_refused = gr.HTML()
-                self.cost = gr.HTML(elem_id="compare-cost")
+                    self.steps_refused = slot()
+                self.cost = slot(elem_id="compare-cost")
                 self.start = gr.Button("Compare", variant="primary")
         self.view = JobView(studio, "compare", "Comparisons")
-        self.page = gr.HTML(elem_id="report")
+        self.page = slot(elem_id="report")
         self._listen()
 
     @property
@@ -82,10 +85,9 @@ class CompareTab:
         return render("report.html.jinja", job=name, version=page.stat().st_mtime_ns)
 
     def _listen(self) -> None:
-        quick: dict[str, Any] = {"show_progress": "hidden", "queue": False}
-        self.start.click(self.started, self.fields, [*self.refused, self.cost, *self.outputs], **quick)
+        self.start.click(self.started, self.fields, [*self.refused, self.cost, *self.outputs], **QUICK)
         for field in self.fields:
-            field.change(self.judged, self.fields, [*self.refused, self.cost], trigger_mode="always_last", **quick)
+            field.change(self.judged, self.fields, [*self.refused, self.cost], trigger_mode="always_last", **QUICK)
 
     def loaded(self) -> list[Any]:
         """What a page that is opened shows first."""
@@ -99,7 +101,7 @@ class CompareTab:
     def judged(self, *values: Any) -> list[Any]:
         """What the fields say would cost, or why they are refused."""
         options, refused = comparing.read(self.studio, *values)
-        cost = "" if refused else comparing.cost(options, self.studio.seconds_per_call)
+        cost = "" if refused else comparing.cost(self.studio, options)
         return [*self._alerts(refused), render("cost.html.jinja", text=cost)]
 
     def started(self, *values: Any) -> list[Any]:
@@ -108,7 +110,7 @@ class CompareTab:
         if refused:
             return [*self._alerts(refused), "", *[gr.skip()] * len(self.outputs)]
         job = self.studio.runner.submit("compare", comparing.title(options), options)
-        cost = render("cost.html.jinja", text=comparing.cost(options, self.studio.seconds_per_call))
+        cost = render("cost.html.jinja", text=comparing.cost(self.studio, options))
         return [*self._alerts({}), cost, *self.refresh(job.id, {})]
 
     def _alerts(self, refused: dict[str, str]) -> list[str]:

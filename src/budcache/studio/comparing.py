@@ -9,7 +9,6 @@ from budcache.comparison.methods import title as named
 from budcache.errors import SearchError
 from budcache.events import Watch
 from budcache.jobs.compare import compare, expected
-from budcache.jobs.watching import duration
 from budcache.studio.fields import OWN, Refusals, budgets_of, prompts_of, whole
 from budcache.wording import several
 
@@ -78,7 +77,7 @@ def _split(studio: Studio, source: str, found: list[str], methods: list[str]) ->
     return found[:part], found[part:]
 
 
-def cost(options: dict[str, Any], seconds_per_call: float | None) -> str:
+def cost(studio: Studio, options: dict[str, Any]) -> str:
     """What a comparison will cost, as a sentence."""
     planned = expected(
         steps=options["steps"],
@@ -86,17 +85,22 @@ def cost(options: dict[str, Any], seconds_per_call: float | None) -> str:
         samples=len(options["prompts"]),
         calibration=len(options["calibration"]),
         methods=options["methods"],
+        policies=_policies(studio, options),
+        timed=None if options["timed"] else (),
     )
-    calls = planned.sample_calls
-    time = "" if seconds_per_call is None else f", about {duration(calls * seconds_per_call)} here"
-    return f"{several(len(options['prompts']), 'prompt')}, about {calls:,} sample-calls{time}."
+    return f"{several(len(options['prompts']), 'prompt')}, {studio.worth(planned.sample_calls)}."
 
 
 def title(options: dict[str, Any]) -> str:
     """A comparison in a few words."""
-    count = len(options["methods"]) + len(options["ladders"])
-    budgets = ", ".join(map(str, options["budgets"]))
-    return f"{several(count, 'method')} at {budgets} of {options['steps']} calls, {several(len(options['prompts']), 'prompt')}"
+    count = several(len(options["methods"]) + len(options["ladders"]), "method")
+    prompts, budgets = several(len(options["prompts"]), "prompt"), ", ".join(map(str, options["budgets"]))
+    return f"{count} at {budgets} of {options['steps']} calls, {prompts}"
+
+
+def _policies(studio: Studio, options: dict[str, Any]) -> dict[str, Ladder]:
+    """The ladders that take part, but for those that are not there any more."""
+    return {f"policy:{name}": found for name in options["ladders"] if (found := studio.project.ladder(name))}
 
 
 def body(studio: Studio) -> Body:
@@ -104,9 +108,6 @@ def body(studio: Studio) -> Body:
 
     def run(pipe: Any, job: Job, watch: Watch, clock: Clock) -> None:
         options = job.options
-        policies: dict[str, Ladder] = {
-            f"policy:{name}": found for name in options["ladders"] if (found := studio.project.ladder(name))
-        }
         compare(
             pipe,
             steps=options["steps"],
@@ -115,7 +116,7 @@ def body(studio: Studio) -> Body:
             calibration=options["calibration"],
             folder=studio.project.comparison(job.id),
             methods=options["methods"],
-            policies=policies,
+            policies=_policies(studio, options),
             call=studio.call,
             batch=studio.batch,
             timed=None if options["timed"] else (),

@@ -10,6 +10,7 @@ from budcache.studio import searching
 from budcache.studio.jobs_view import JobView, PromptFields
 from budcache.studio.rendering import Seen, alert, render
 from budcache.studio.studio import Studio
+from budcache.studio.widgets import QUICK, slot
 
 __all__ = ["FindTab"]
 
@@ -28,18 +29,22 @@ class FindTab:
         self.studio = studio
         with gr.Row(elem_classes="split-row"):
             with gr.Column(scale=2, min_width=280):
-                self.prompts = PromptFields(studio, 16)
-                self.budgets = gr.Textbox(label="Budgets", info="Model calls: 8, or 5,6,8, or 4-12.", value="4-12")
-                self.budgets_refused = gr.HTML()
-                self.minutes = gr.Number(label="Minutes to spend", info="0 is no limit.", value=0, minimum=0)
-                self.minutes_refused = gr.HTML()
+                self.prompts = PromptFields(studio, "find", 16)
+                self.budgets = gr.Textbox(
+                    label="Budgets", info="Model calls: 8, or 5,6,8, or 4-12.", value="4-12", elem_id="find-budgets"
+                )
+                self.budgets_refused = slot()
+                self.minutes = gr.Number(
+                    label="Minutes to spend", info="0 is no limit.", value=0, minimum=0, elem_id="find-minutes"
+                )
+                self.minutes_refused = slot()
                 with gr.Accordion("More", open=False):
                     self.steps = gr.Number(label="Steps of the full run", value=studio.steps, precision=0, minimum=1)
-                    self.steps_refused = gr.HTML()
+                    self.steps_refused = slot()
                     self.refine = gr.Dropdown(
                         label="What to make of the masks", choices=REFINE, value="fit", filterable=False
                     )
-                self.cost = gr.HTML(elem_id="find-cost")
+                self.cost = slot(elem_id="find-cost")
                 self.start = gr.Button("Search", variant="primary")
             with gr.Column(scale=3, min_width=300):
                 self.view = JobView(studio, "search", "Searches")
@@ -70,10 +75,9 @@ class FindTab:
         return self.view.refresh(*values)
 
     def _listen(self) -> None:
-        quick: dict[str, Any] = {"show_progress": "hidden", "queue": False}
-        self.start.click(self.started, self.fields, [*self.refused, self.cost, *self.view.outputs], **quick)
+        self.start.click(self.started, self.fields, [*self.refused, self.cost, *self.view.outputs], **QUICK)
         for field in self.fields:
-            field.change(self.judged, self.fields, [*self.refused, self.cost], trigger_mode="always_last", **quick)
+            field.change(self.judged, self.fields, [*self.refused, self.cost], trigger_mode="always_last", **QUICK)
 
     def loaded(self) -> list[Any]:
         """What a page that is opened shows first: the fields as they were left, and the newest search."""
@@ -94,7 +98,7 @@ class FindTab:
     def judged(self, *values: Any) -> list[Any]:
         """What the fields say would cost; and refusals, but none for what is still empty."""
         options, refused = searching.read(self.studio, *values)
-        cost = "" if refused else searching.cost(options, self.studio.seconds_per_call)
+        cost = "" if refused else searching.cost(self.studio, options)
         return [*self._alerts(refused), render("cost.html.jinja", text=cost)]
 
     def started(self, *values: Any) -> list[Any]:
@@ -106,7 +110,7 @@ class FindTab:
         kept = {name: value for name, value in zip(names, values, strict=True) if name not in ("file", "text")}
         self.studio.project.remember("find", kept)
         job = self.studio.runner.submit("search", searching.title(options), options)
-        cost = render("cost.html.jinja", text=searching.cost(options, self.studio.seconds_per_call))
+        cost = render("cost.html.jinja", text=searching.cost(self.studio, options))
         return [*self._alerts({}), cost, *self.view.refresh(job.id, Seen().shown)]
 
     def _alerts(self, refused: dict[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What Find and Compare have in common: fields for prompts, a choice of jobs, their live view, and the buttons to steer them."""
+"""What Find and Compare have in common: fields for prompts, and jobs that are seen live and steered."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from budcache.studio.job import Job, Kind
 from budcache.studio.panel import STATES, panel
 from budcache.studio.rendering import Seen
 from budcache.studio.studio import Studio
+from budcache.studio.widgets import QUICK, slot
 
 __all__ = ["JobView", "PromptFields"]
 
@@ -18,19 +19,29 @@ __all__ = ["JobView", "PromptFields"]
 class PromptFields:
     """Prompts as text, as a file, or as a set that is there already."""
 
-    def __init__(self, studio: Studio, count: int) -> None:
+    def __init__(self, studio: Studio, tab: str, count: int) -> None:
         from budcache import models
 
         embedded = studio.model in models.EMBEDDED
         sources = prompt_sources(embedded)
         first = OWN if embedded else TEXT
-        self.source = gr.Dropdown(label="Prompts from", choices=sources, value=first, filterable=False)
-        self.text = gr.Textbox(label="Prompts, one a line", lines=4, max_lines=12, visible=first == TEXT)
-        self.file = gr.File(
-            label="Prompt file: text, JSONL with prompt, CSV with caption", visible=False, height=120, type="filepath"
+        self.source = gr.Dropdown(
+            label="Prompts from", choices=sources, value=first, filterable=False, elem_id=f"{tab}-source"
         )
-        self.count = gr.Number(label="How many of them", info="0 takes all.", value=count, precision=0, minimum=0)
-        self.refused = gr.HTML()
+        self.text = gr.Textbox(
+            label="Prompts, one a line", lines=4, max_lines=12, visible=first == TEXT, elem_id=f"{tab}-text"
+        )
+        self.file = gr.File(
+            label="Prompt file: text, JSONL with prompt, CSV with caption",
+            visible=False,
+            height=120,
+            type="filepath",
+            elem_id=f"{tab}-file",
+        )
+        self.count = gr.Number(
+            label="How many of them", info="0 takes all.", value=count, precision=0, minimum=0, elem_id=f"{tab}-count"
+        )
+        self.refused = slot()
         self.source.input(self._shown, self.source, [self.text, self.file], show_progress="hidden", queue=False)
 
     @property
@@ -48,17 +59,18 @@ class JobView:
     def __init__(self, studio: Studio, kind: Kind, what: str) -> None:
         self.studio, self.kind = studio, kind
         self.seen = gr.State({})
-        self.jobs = gr.Dropdown(label=what, choices=self.choices, value=self.newest, filterable=False, visible=True)
+        self.jobs = gr.Dropdown(
+            label=what, choices=self.choices, value=self.newest, filterable=False, elem_classes="studio-jobs"
+        )
         with gr.Row(elem_classes="steering"):
             self.pause = gr.Button("Pause", size="sm", interactive=False)
             self.stop = gr.Button("Stop", size="sm", interactive=False)
             self.resume = gr.Button("Resume", size="sm", interactive=False)
-        self.panel = gr.HTML(elem_id=f"{kind}-panel")
-        quick: dict[str, Any] = {"show_progress": "hidden", "queue": False}
-        self.pause.click(self._pause, self.inputs, self.outputs, **quick)
-        self.stop.click(self._stop, self.inputs, self.outputs, **quick)
-        self.resume.click(self._resume, self.inputs, self.outputs, **quick)
-        self.jobs.input(self.refresh, self.inputs, self.outputs, **quick)
+        self.panel = slot(elem_id=f"{kind}-panel")
+        self.pause.click(self._pause, self.inputs, self.outputs, **QUICK)
+        self.stop.click(self._stop, self.inputs, self.outputs, **QUICK)
+        self.resume.click(self._resume, self.inputs, self.outputs, **QUICK)
+        self.jobs.input(self.refresh, self.inputs, self.outputs, **QUICK)
 
     @property
     def mine(self) -> list[Job]:

@@ -1,4 +1,4 @@
-"""The page: four tabs, one line that says what the model is doing, and a timer that asks every second for what is new."""
+"""The page: four tabs, a line that says what the model is doing, and a timer that asks for what is new."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from budcache.studio.panel import state_of
 from budcache.studio.rendering import Seen, render
 from budcache.studio.studio import Studio
 from budcache.studio.take import TakeTab
+from budcache.studio.widgets import QUICK, slot
 
-__all__ = ["page", "theme"]
+__all__ = ["page"]
 
 EVERY = 1.0  # seconds
-SANS = ("Inter", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")
-MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
 def page(studio: Studio) -> gr.Blocks:
     """The whole page."""
     with gr.Blocks(title=f"{studio.model} · budcache studio", analytics_enabled=False) as blocks:
-        bar, seen = gr.HTML(elem_id="bar"), gr.State({})
+        bar, seen = slot(elem_id="bar"), gr.State({})
         with gr.Tabs(elem_id="tabs"):
             tabs: list[Any] = []
             for name, kind in (("Look", LookTab), ("Find", FindTab), ("Compare", CompareTab), ("Take away", TakeTab)):
@@ -46,18 +45,12 @@ def page(studio: Studio) -> gr.Blocks:
         def loaded() -> list[Any]:
             return [*status({}), *(value for tab in tabs for value in tab.loaded())]
 
-        blocks.load(loaded, None, [bar, seen, *(each for tab in tabs for each in tab.on_load)], show_progress="hidden")
+        blocks.load(loaded, None, [bar, seen, *(each for tab in tabs for each in tab.on_load)], **QUICK)
         gr.Timer(EVERY).tick(
             refreshed,
             [seen, *(each for tab in tabs for each in tab.inputs)],
             [bar, seen, *(each for tab in tabs for each in tab.outputs)],
-            show_progress="hidden",
-            queue=False,
             trigger_mode="once",
+            **QUICK,
         )
     return blocks
-
-
-def theme() -> Any:
-    """The look of Gradio's own components: the report's colours, and fonts that every machine has."""
-    return gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", font=SANS, font_mono=MONO)

@@ -17,8 +17,6 @@ from budcache.wording import quote
 
 __all__ = ["Project"]
 
-FACTS = "project.json"
-
 
 class Project:
     """A folder of ladders, ledgers, comparisons, kept pictures and jobs, all of one model.
@@ -33,6 +31,7 @@ class Project:
 
     def __init__(self, path: Path, model: str) -> None:
         self.path = path
+        self._read: dict[str, tuple[int, Ladder]] = {}  # ladders, and when each was written
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(path / ".lock", timeout=0, thread_local=False)
@@ -88,12 +87,15 @@ class Project:
 
     def ladder(self, name: str) -> Ladder | None:
         """A ladder by its name; None where there is none that can be used."""
-        path = self.ladders.get(name)
-        if path is None:
+        path = self.path / "ladders" / f"{name}.json"
+        try:
+            written = path.stat().st_mtime_ns
+            if self._read.get(name, (None,))[0] != written:
+                self._read[name] = written, Ladder.load(path)
+        except (OSError, BudcacheError):
+            self._read.pop(name, None)
             return None
-        with suppress(BudcacheError):
-            return Ladder.load(path)
-        return None
+        return self._read[name][1]
 
     # What jobs write
 

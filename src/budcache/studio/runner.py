@@ -19,7 +19,7 @@ from budcache.errors import BudcacheError, BudcacheWarning
 from budcache.events import Event, Watch
 from budcache.studio.job import Job, Kind, new_id, read_jobs
 
-__all__ = ["Clock", "Runner", "Stopped"]
+__all__ = ["Body", "Clock", "Runner", "Stopped"]
 
 logger = logging.getLogger("budcache.studio")
 
@@ -55,7 +55,7 @@ class Runner(Generic[D]):
     """
 
     def __init__(
-        self, load: Callable[[], Any], bodies: Mapping[Kind, Body], draw: Callable[[Any, D], None], folder: Path
+        self, load: Callable[[], Any], bodies: Mapping[Kind, Body], draw: Callable[[Any, D], object], folder: Path
     ) -> None:
         self._load, self._bodies, self._draw, self._folder = load, bodies, draw, folder
         self.jobs: list[Job] = read_jobs(folder)
@@ -77,7 +77,8 @@ class Runner(Generic[D]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
 
     # Jobs
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from budcache.events import Planned, Watch
 from budcache.jobs.estimate import estimate
 from budcache.jobs.search import search
-from budcache.jobs.watching import duration
 from budcache.strategies import Limits
 from budcache.studio.fields import Refusals, budgets_of, minutes_of, prompts_of, whole
 from budcache.wording import several
@@ -66,11 +64,9 @@ def planned(options: dict[str, Any]) -> Planned:
     )
 
 
-def cost(options: dict[str, Any], seconds_per_call: float | None) -> str:
-    """What a search will cost, as a sentence; in time, too, where a full run has been timed."""
-    calls = planned(options).sample_calls
-    time = "" if seconds_per_call is None else f", about {duration(calls * seconds_per_call)} here"
-    return f"{several(len(options['prompts']), 'prompt')}, about {calls:,} sample-calls{time}."
+def cost(studio: Studio, options: dict[str, Any]) -> str:
+    """What a search will cost, as a sentence."""
+    return f"{several(len(options['prompts']), 'prompt')}, {studio.worth(planned(options).sample_calls)}."
 
 
 def title(options: dict[str, Any]) -> str:
@@ -106,6 +102,3 @@ def body(studio: Studio) -> Body:
         studio.project.keep(job.id, ladder)
 
     return run
-
-
-Reader = Callable[..., tuple[dict[str, Any], Refusals]]

@@ -24,7 +24,8 @@ HERE = ("127.0.0.1", "localhost", "::1")
 # Nothing is fetched from elsewhere, and a browser that is told so makes sure of it.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:"
+    "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self'; "
+    "worker-src 'self' blob:"
 )
 
 
@@ -39,7 +40,8 @@ def check_host(host: str, password: str | None) -> None:
     """Refuse to be reached by others without a password."""
     if not is_here(host) and not password:
         raise PipelineError(
-            f"--host {host} lets others use the model and its files. Set a password, too: --password, or BUDCACHE_STUDIO_PASSWORD."
+            f"--host {host} lets others use the model and its files. Set a password, too: "
+            "--password, or BUDCACHE_STUDIO_PASSWORD."
         )
 
 
@@ -105,8 +107,9 @@ def application(studio: Studio, host: str, password: str | None) -> Any:
     from fastapi import FastAPI
     from starlette.responses import FileResponse, Response
 
-    from budcache.studio.page import page, theme
+    from budcache.studio.page import page
     from budcache.studio.rendering import head
+    from budcache.studio.widgets import theme
 
     app: Any = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 

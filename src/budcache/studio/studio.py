@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from budcache.jobs.watching import duration
 from budcache.mask import Mask
 from budcache.policy import Ladder, Policy
 from budcache.studio.drawing import Album, Drawing
+from budcache.studio.job import Kind
 from budcache.studio.project import Project
-from budcache.studio.runner import Runner
+from budcache.studio.runner import Body, Runner
 
 __all__ = ["UNIFORM", "Studio"]
 
@@ -51,7 +53,7 @@ class Studio:
         self._steps, self._load = steps, load
         self.own_steps: int | None = None  # the pipeline's own
         self.videos = False
-        bodies = {"search": searching.body(self), "compare": comparing.body(self)}
+        bodies: dict[Kind, Body] = {"search": searching.body(self), "compare": comparing.body(self)}
         self.runner: Runner[Drawing] = Runner(self._loaded, bodies, self.album.draw, self.project.jobs)
 
     def _loaded(self) -> Any:
@@ -84,10 +86,11 @@ class Studio:
 
         return 8 if self.model in EMBEDDED else 1
 
-    @property
-    def seconds_per_call(self) -> float | None:
-        """How long a model call takes, by the last full run that was drawn."""
-        return self.album.seconds_per_call
+    def worth(self, sample_calls: int) -> str:
+        """Sample-calls as people read them: in time, too, where a full run has been timed."""
+        each = self.album.seconds_per_call
+        time = "" if each is None else f", up to {duration(sample_calls * each)} here"
+        return f"about {sample_calls:,} sample-calls{time}"
 
     # Ladders
 

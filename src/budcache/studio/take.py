@@ -8,7 +8,8 @@ import gradio as gr
 
 from budcache.studio import taking
 from budcache.studio.rendering import Seen, alert, render
-from budcache.studio.studio import Studio
+from budcache.studio.studio import UNIFORM, Studio
+from budcache.studio.widgets import QUICK, slot
 
 __all__ = ["TakeTab"]
 
@@ -24,29 +25,32 @@ class TakeTab:
             with gr.Column(scale=2, min_width=280):
                 self.ladder = gr.Dropdown(label="Ladder", choices=studio.ladders, value=first, filterable=False)
                 budgets = list(studio.ladder(first).budgets)
-                self.budget = gr.Dropdown(label="Budget, in calls", choices=budgets, value=budgets[-1], filterable=False)
+                self.budget = gr.Dropdown(
+                    label="Budget, in calls", choices=budgets, value=budgets[-1], filterable=False
+                )
                 self.download = gr.DownloadButton("Download the ladder", variant="primary")
-                self.python = gr.HTML(elem_id="python")
+                self.python = slot(elem_id="python")
             with gr.Column(scale=3, min_width=300):
-                self.table = gr.HTML(elem_id="rungs")
+                self.table = slot(elem_id="rungs")
         with gr.Row(elem_classes="split-row"):
             with gr.Column(scale=1, min_width=280):
-                gr.HTML(render("heading.html.jinja", text="Another runtime", more="It runs there without budcache."))
+                slot(value=render("heading.html.jinja", text="Another runtime", more="It runs there without budcache."))
                 self.target = gr.Dropdown(label="Target", choices=taking.targets(), value="diffusers", filterable=False)
                 self.runtime = gr.Dropdown(label="For", choices=[], value=None, visible=False, filterable=False)
-                self.approximate = gr.Checkbox(label="Go on where the target cannot carry all of it")
-                self.whole = gr.Checkbox(label="Write the whole pipeline along", info="diffusers only.")
+                self.approximate = gr.Checkbox(
+                    label="Approximate", info="Go on where the target cannot carry all of it."
+                )
+                self.whole = gr.Checkbox(label="The whole pipeline", info="With diffusers: its files, too.")
                 self.export = gr.Button("Export")
-                self.exported = gr.HTML(elem_id="exported")
+                self.exported = slot(elem_id="exported")
                 self.packed = gr.DownloadButton("Download the export", visible=False)
             with gr.Column(scale=1, min_width=280):
-                gr.HTML(
-                    render("heading.html.jinja", text="The hub", more="Log in first: hf auth login, or set HF_TOKEN.")
-                )
-                self.repository = gr.Textbox(label="Name", placeholder="owner/name", max_lines=1)
+                more = "Log in first: hf auth login, or set HF_TOKEN."
+                slot(value=render("heading.html.jinja", text="The hub", more=more))
+                self.repository = gr.Textbox(label="Name", placeholder="owner/name", max_lines=1, elem_id="hub-name")
                 self.private = gr.Checkbox(label="Private")
                 self.push = gr.Button("Push to the hub")
-                self.pushed = gr.HTML(elem_id="pushed")
+                self.pushed = slot(elem_id="pushed")
         self._listen()
 
     @property
@@ -60,10 +64,9 @@ class TakeTab:
         return [self.ladder, self.budget, self.download, self.python, self.table, self.seen]
 
     def _listen(self) -> None:
-        quick: dict[str, Any] = {"show_progress": "hidden", "queue": False}
         for field in (self.ladder, self.budget):
-            field.input(self.refresh, self.inputs, self.outputs, **quick)
-        self.target.input(self._runtimes, self.target, self.runtime, **quick)
+            field.input(self.refresh, self.inputs, self.outputs, **QUICK)
+        self.target.input(self._runtimes, self.target, self.runtime, **QUICK)
         fields = [self.ladder, self.budget, self.target, self.runtime, self.approximate, self.whole]
         self.export.click(self._exported, fields, [self.exported, self.packed], show_progress="minimal")
         self.push.click(
@@ -82,7 +85,8 @@ class TakeTab:
     def refresh(self, name: str | None, budget: int | None, seen: dict[str, str] | None) -> list[Any]:
         """What is new since the page was last asked."""
         before, names = Seen(seen), self.studio.ladders
-        name = name if name in names else names[0]
+        if name not in names or (name == UNIFORM and before.new("found", names[0])):
+            name = names[0]  # what was found since takes the place of what needs no search
         ladder = self.studio.ladder(name)
         budget = budget if budget in ladder.budgets else ladder.budgets[-1]
         listed, chosen = before.new("names", repr((names, name))), before.new("budget", repr((name, budget)))

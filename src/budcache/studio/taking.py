@@ -12,10 +12,15 @@ from budcache.exports.exporting import Exported, export
 from budcache.studio.project import safe
 from budcache.studio.studio import UNIFORM, Studio
 
-__all__ = ["exported", "file_of", "python", "pushed", "runtimes", "targets"]
+__all__ = ["exported", "file_of", "pushed", "python", "runtimes", "targets"]
 
 # Of what is one file; what is a folder has none.
-ENDINGS = {("cache-dit", ""): ".yaml", ("magcache", "lightx2v"): ".json", ("sdcpp", ""): ".txt", ("sigmas", ""): ".json"}
+ENDINGS = {
+    ("cache-dit", ""): ".yaml",
+    ("magcache", "lightx2v"): ".json",
+    ("sdcpp", ""): ".txt",
+    ("sigmas", ""): ".json",
+}
 
 
 def targets() -> list[str]:
@@ -55,6 +60,8 @@ def exported(
     home = studio.project.path / "taken" / f"{safe(name)}-{budget}-{target}"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
+    # What was not found by a search does not know the model's noise levels, so the model is asked.
+    needed = studio.ladder(name)[budget].origin is None and TARGETS[target].needs_levels
     made = export(
         file_of(studio, name),
         target,
@@ -62,7 +69,7 @@ def exported(
         budget=budget,
         approximate=approximate,
         runtime=runtime or None,
-        pipeline=studio.model if whole and TARGETS[target].takes_model else None,
+        pipeline=studio.model if needed or (whole and TARGETS[target].takes_model) else None,
     )
     if made.path.is_file():
         return made.path, made

@@ -15,16 +15,17 @@ export async function launched() {
   return chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
 }
 
-// A tab with a file in it. Whatever goes wrong on it, and whatever it asks the network for, is kept.
-export async function opened(browser, file, options = {}) {
+// A tab with a page in it, from a file or a server. Whatever goes wrong on it, and whatever else it asks the network for, is kept.
+export async function opened(browser, where, options = {}) {
   const context = await browser.newContext({
     viewport: { width, height: phone ? 844 : 900 }, colorScheme: theme, hasTouch: phone, isMobile: phone, reducedMotion: "reduce", ...options,
   });
   const page = await context.newPage(), troubles = [];
   page.on("console", (message) => { if (["error", "warning"].includes(message.type())) troubles.push(message.text()); });
   page.on("pageerror", (error) => troubles.push(error.message));
-  page.on("request", (request) => { if (/^(https?|wss?|ftp):/.test(request.url())) troubles.push(`asked for ${request.url()}`); });
-  await page.goto(`file://${file}`);
+  const address = /^http/.test(where) ? where : `file://${where}`, own = address.replace(/^file:.*/, "file://");
+  page.on("request", (request) => { if (/^(https?|wss?|ftp):/.test(request.url()) && !request.url().startsWith(own)) troubles.push(`asked for ${request.url()}`); });
+  await page.goto(address);
   return { page, context, troubles };
 }
 
@@ -47,13 +48,18 @@ export async function drag(page, context, from, to) {
   }
 }
 
-// Axe's rules, contrast AA among them, on what is seen now.
-export async function accessible(page, where) {
+// What axe's rules, contrast AA among them, have against what is seen now.
+export async function violated(page, where) {
   await page.evaluate(AXE);
   const { violations, passes } = await page.evaluate(() => globalThis.axe.run(document, {
     runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
   }));
   assert.ok(passes.some((rule) => rule.id === "color-contrast"), `${where}: contrast was looked at`);
+  return violations;
+}
+
+export async function accessible(page, where) {
+  const violations = await violated(page, where);
   const found = violations.map((rule) => `${rule.id}: ${rule.nodes.map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`);
   assert.deepEqual(found, [], where);
 }

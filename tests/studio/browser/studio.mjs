@@ -1,0 +1,53 @@
+// The studio as people use it: its tabs and fields by the names that are read out.
+
+import assert from "node:assert/strict";
+import { opened, press, violated } from "../../report/browser/opened.mjs";
+
+export const LONG = 200_000; // milliseconds that a job may take on a busy machine
+
+// A page of the studio, opened and filled. `quiet()` says that nothing has gone wrong on it.
+export async function visited(browser, address, options) {
+  const { page, context, troubles } = await opened(browser, address, options);
+  page.setDefaultTimeout(60_000);
+  await page.locator("#bar .bar").waitFor();
+  await page.locator("#stage .studio").waitFor();
+  return { page, context, quiet: () => assert.deepEqual(troubles, [], "errors in the console, or requests to elsewhere") };
+}
+
+export const tab = async (page, name) => {
+  await press(page.getByRole("tab", { name, exact: true }));
+  await page.waitForTimeout(300);
+};
+export const field = (page, id) => page.locator(`#${id}`).locator("textarea, input").first();
+export const fill = async (page, id, value) => {
+  const one = field(page, id);
+  await one.fill(String(value));
+  await one.blur();
+};
+export const button = (page, name) => page.getByRole("button", { name, exact: true }).and(page.locator(":visible"));
+export const drawn = (page) => page.locator("#stage .figures").waitFor({ timeout: LONG });
+export const pill = (page, kind, state) => page.locator(`#${kind}-panel .pill.${state}`).waitFor({ timeout: LONG });
+
+export const choose = async (page, id, name) => {
+  await press(field(page, id));
+  await press(page.getByRole("option", { name, exact: true }));
+};
+
+// What axe has against our own markup is a failure. What it has against Gradio's is listed, and only that.
+const GRADIOS = ["aria-allowed-attr", "aria-input-field-name", "aria-required-children", "button-name", "color-contrast", "label", "landmark-one-main",
+  "landmark-unique", "nested-interactive", "page-has-heading-one", "region", "scrollable-region-focusable", "target-size", "label-title-only", "form-field-multiple-labels",
+  "aria-valid-attr-value", "heading-order", "landmark-no-duplicate-main", "landmark-main-is-top-level", "landmark-banner-is-top-level", "landmark-no-duplicate-banner"];
+export async function audited(page, where) {
+  const found = await violated(page, where), ours = [], theirs = new Set();
+  for (const rule of found) {
+    for (const node of rule.nodes) {
+      const own = await page.evaluate((target) => Boolean(document.querySelector(target)?.closest(".studio")), [node.target].flat(3).at(-1));
+      if (own) ours.push(`${rule.id}: ${node.target} ${node.failureSummary}`);
+      else theirs.add(rule.id);
+    }
+  }
+  assert.deepEqual(ours, [], where);
+  const unknown = [...theirs].filter((id) => !GRADIOS.includes(id));
+  assert.deepEqual(unknown, [], `${where}: of Gradio's own, and not known yet`);
+  return [...theirs];
+}
