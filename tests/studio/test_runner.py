@@ -89,7 +89,7 @@ def test_a_job_is_paused_and_goes_on(work, until):
     start, steps, drawn = work
     runner = start()
     job = runner.submit("search", "one", {"events": 2})
-    until(lambda: job.state == "running")
+    until(lambda: job.told.planned is not None)
     runner.pause(job)
     steps.go.release()
     steps.go.release()
@@ -126,7 +126,7 @@ def test_a_paused_job_can_be_stopped(work, until):
     start, steps, _ = work
     runner = start()
     job = runner.submit("search", "one", {"events": 2})
-    until(lambda: job.state == "running")
+    until(lambda: job.told.planned is not None)
     runner.pause(job)
     steps.go.release()
     until(lambda: steps.done)

@@ -9,6 +9,7 @@ from budcache.comparison.methods import title as named
 from budcache.errors import SearchError
 from budcache.events import Watch
 from budcache.jobs.compare import compare, expected
+from budcache.mask import MAX_STEPS
 from budcache.studio.fields import OWN, Refusals, budgets_of, prompts_of, whole
 from budcache.wording import several
 
@@ -52,7 +53,7 @@ def read(
         "prompts": learned and learned[1],
         "calibration": learned and learned[0],
         "steps": number,
-        "budgets": refused.take("budgets", lambda: budgets_of(budgets, number or 10**9)),
+        "budgets": refused.take("budgets", lambda: budgets_of(budgets, number or MAX_STEPS)),
         "methods": list(methods),
         "ladders": list(ladders),
         "timed": bool(timed),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from budcache.events import Planned, Watch
 from budcache.jobs.estimate import estimate
 from budcache.jobs.search import search
+from budcache.mask import MAX_STEPS
 from budcache.strategies import Limits
 from budcache.studio.fields import Refusals, budgets_of, minutes_of, prompts_of, whole
 from budcache.wording import several
@@ -48,7 +49,7 @@ def read(
     options = {
         "prompts": refused.take("prompts", lambda: prompts_of(studio.model, source, text, file, count, "calibration")),
         "steps": number,
-        "budgets": refused.take("budgets", lambda: budgets_of(budgets, number or 10**9)),
+        "budgets": refused.take("budgets", lambda: budgets_of(budgets, number or MAX_STEPS)),
         "minutes": refused.take("minutes", lambda: minutes_of(minutes)),
         "refine": refine,
     }
@@ -82,7 +83,8 @@ def body(studio: Studio) -> Body:
 
     def run(pipe: Any, job: Job, watch: Watch, clock: Clock) -> None:
         options = job.options
-        seconds = options["minutes"] and max(1.0, 60 * options["minutes"] - job.seconds)
+        minutes = options["minutes"]
+        limits = minutes and Worked(seconds=max(0.0, 60 * minutes - job.seconds), clock=clock)
         ladder = search(
             pipe,
             steps=options["steps"],
@@ -91,7 +93,7 @@ def body(studio: Studio) -> Body:
             call=studio.call,
             batch=studio.batch,
             refine=options["refine"],
-            limits=Worked(seconds=seconds, clock=clock) if seconds else None,
+            limits=limits,
             ledger=studio.project.ledger(job.id),
             progress=False,
             watch=watch,

@@ -25,7 +25,7 @@ HERE = ("127.0.0.1", "localhost", "::1")
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self'; "
-    "worker-src 'self' blob:"
+    "worker-src 'self' blob:; frame-ancestors 'self'"
 )
 
 
