@@ -21,7 +21,7 @@ MOST = 150_000_000  # bytes that 200 moves of the slider may leave in the server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser():
     """The path of a browser. One that is missing is a failure: a page that nobody has opened is not tested."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -62,16 +62,15 @@ class Process:
         return said
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    found = tmp_path_factory.mktemp("studio")
-    (found / "bad.jsonl").write_text('{"prompt": "red apple"}\nnonsense\n')
-    return found
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "red apple"}\nnonsense\n')
+    return tmp_path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def studio(home):
-    """A studio of tiny-flux that these tests fill one after the other, and a hub on loopback that it may publish to."""
+    """A studio of tiny-flux, and a hub on loopback that it may publish to."""
     hub = Hub()
     hub.users["hf_token"] = "me"
     found = Process(home / "project", "tiny-flux", HF_ENDPOINT=hub.url, HF_TOKEN="hf_token", HF_HOME=str(home / "hf"))
@@ -93,17 +92,12 @@ def acted(browser, name, address, out, *, width=1280, theme="light", **more):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_every_tab_does_what_it_is_for(studio, browser, home):
+def test_people_can_use_it(studio, browser, home):
+    """All of it on one studio, one after the other: what the first part finds and compares is what the others see."""
     acted(browser, "main", studio.address, home)
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
-def test_it_fits_and_can_be_read(width, theme, studio, browser, home):
-    acted(browser, "looks", studio.address, home, width=width, theme=theme)
-
-
-def test_memory_is_bounded(studio, browser, home):
+    for width in (390, 1280):
+        for theme in ("light", "dark"):
+            acted(browser, "looks", studio.address, home, width=width, theme=theme)
     before = studio.memory
     acted(browser, "moves", studio.address, home)
     assert studio.memory - before < MOST

@@ -335,7 +335,8 @@ class Search:
         """The best of every budget's finalists, on the samples put aside if there are some."""
         reuse, prompts, judge = self.config.reuse, len(self.samples), self._put_aside(stack)
         if judge is None:
-            chosen = [best_without_judge(each, masks.found, masks.fitters[:1]) for each in masks.field.values()]
+            choose = partial(best_without_judge, found=masks.found, fitters=masks.fitters[:1])
+            chosen = self._each(masks.field, None, choose)
         else:
             choose = partial(best_with_fit, reuse=reuse, fitters=masks.fitters, judge=judge, prompts=prompts)
             chosen = self._each(masks.field, judge, choose)

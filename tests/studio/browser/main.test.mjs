@@ -101,8 +101,9 @@ test("find: a bad prompt file says why at its field", async () => {
 test("find: bad budgets are refused, good ones are priced", async () => {
   await fill(page, "find-budgets", "five");
   await page.getByRole("alert").filter({ hasText: "cannot be read" }).waitFor();
-  await fill(page, "find-budgets", "4-10");
-  await page.locator("#find-cost", { hasText: /16 prompts, about [\d,]+ sample-calls/ }).waitFor();
+  await fill(page, "find-budgets", "5-8");
+  await fill(page, "find-count", 12);
+  await page.locator("#find-cost", { hasText: /12 prompts, about [\d,]+ sample-calls/ }).waitFor();
 });
 
 test("find: a search, seen live; reloaded and paused in the middle; and from a second tab", async () => {
@@ -114,7 +115,7 @@ test("find: a search, seen live; reloaded and paused in the middle; and from a s
   await page.reload();
   await tab(page, "Find");
   await pill(page, "search", "paused");
-  assert.equal(await field(page, "find-budgets").inputValue(), "4-10", "the fields are as they were left");
+  assert.equal(await field(page, "find-budgets").inputValue(), "5-8", "the fields are as they were left");
 
   const second = await visited(browser, STUDIO);
   await second.page.locator("#bar", { hasText: "search-1 paused" }).waitFor();
@@ -129,14 +130,14 @@ test("find: a search, seen live; reloaded and paused in the middle; and from a s
   await second.context.close(); // which does not end the job
 
   await pill(page, "search", "done");
-  assert.equal(await page.locator("#search-panel .strips > div").count(), 7);
-  assert.equal(await page.locator("#search-panel .chart.wide .point").count(), 7);
-  assert.match(await page.locator("#search-panel .chart.wide").getAttribute("aria-label"), /^4 calls: \d+\.\d ± \d+\.\d dB \(4 samples\)/);
+  assert.equal(await page.locator("#search-panel .strips > div").count(), 4);
+  assert.equal(await page.locator("#search-panel .chart.wide .point").count(), 4);
+  assert.match(await page.locator("#search-panel .chart.wide").getAttribute("aria-label"), /^5 calls: \d+\.\d ± \d+\.\d dB \(3 samples\)/);
 });
 
 test("look: what was found is looked at", async () => {
   await tab(page, "Look");
-  await page.waitForFunction(() => document.querySelectorAll("#tabs .marks li").length === 7);
+  await page.waitForFunction(() => document.querySelectorAll("#tabs .marks li").length === 4);
   await drawn(page);
 });
 
@@ -158,8 +159,8 @@ test("compare: the report grows", async () => {
 test("take away: the ladder, a line of Python, an export, the hub", async () => {
   await tab(page, "Take away");
   const ladder = JSON.parse(readFileSync(await saved(page.getByRole("link", { name: "Download the ladder" }).or(button(page, "Download the ladder")).first())));
-  assert.deepEqual(ladder.rungs.map((rung) => rung.mask.split("1").length - 1), [4, 5, 6, 7, 8, 9, 10]);
-  assert.match(await page.locator("#python code").textContent(), /budcache\.applied\(pipe, "search-1\.json", budget=10\)/);
+  assert.deepEqual(ladder.rungs.map((rung) => rung.mask.split("1").length - 1), [5, 6, 7, 8]);
+  assert.match(await page.locator("#python code").textContent(), /budcache\.applied\(pipe, "search-1\.json", budget=8\)/);
   await press(button(page, "Copy"));
   await button(page, "Copied").waitFor();
   await press(button(page, "Export"));

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { opened, press, violated } from "../../report/browser/opened.mjs";
 
-export const LONG = 200_000; // milliseconds that a job may take on a busy machine
+export const LONG = 400_000; // milliseconds that a job may take on a busy machine
 
 // A page of the studio, opened and filled. `quiet()` says that nothing has gone wrong on it.
 export async function visited(browser, address, options) {
