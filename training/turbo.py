@@ -8,6 +8,9 @@ RUN/turbo.safetensors, in the format of `load_lora_weights`. Trajectory distilla
 2. From each of these states the student learns the one velocity that leads to the next.
 3. The student runs its own eight steps, gradients through all of them, and learns to end where the 28 steps ended.
    What it does wrong early it then mends late.
+
+It learns a few thousand runs by heart, so more runs are worth more than more time on them: `--start LORA --seed 1`
+goes on from a LoRA that was trained before, on other runs and with the third part alone.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from common import Average, Clock, Log, Team, save
 from data import load
 from diffusers import FluxPipeline
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
-from peft import LoraConfig, get_peft_model_state_dict
-from safetensors.torch import save_file
+from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
 from text import spoken
 from torch import nn
 
@@ -130,19 +133,26 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3072, help="full runs that each process records")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0, help="of the runs: others have other captions and noise")
+    parser.add_argument("--start", type=Path, help="a LoRA to go on from, on whole runs only")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     team = Team()
     torch.manual_seed(0)
     model, (_, captions) = Model(args.rank), load(args.run)
-    recorded = args.run / f"turbo-runs-{team.rank}.pt"
+    seed = args.seed * team.size + team.rank
+    recorded = args.run / f"turbo-runs-{seed}.pt"
     if not recorded.exists():
-        save(record(model, captions, args.runs, team.rank), recorded)
+        save(record(model, captions, args.runs, seed), recorded)
     runs, levels = torch.load(recorded, weights_only=True), model.levels(SHORT)
     layers = [p for p in model.parameters() if p.requires_grad]
     print(f"{len(runs['said'])} runs, {sum(p.numel() for p in layers) / 1e6:.2f} M parameters", flush=True)
     optimizer = torch.optim.AdamW(layers, lr=args.rate, betas=(0.9, 0.99), weight_decay=0.0)
+    if args.start:
+        started = {name.removeprefix("transformer."): value for name, value in load_file(args.start).items()}
+        set_peft_model_state_dict(model.transformer, started)
+    share = 0 if args.start else SHARE
     average = Average(nn.ParameterList(layers), decay=0.995)
     step, clock = 0, Clock(args.minutes, busy=args.busy)
     checkpoint, log = args.run / "turbo.pt", Log(args.run / "turbo.csv")
@@ -157,7 +167,7 @@ def main() -> None:
     shared = random.Random(step)
     while True:
         rate = team.agreed(clock.cosine(args.rate, step, warmup=50))
-        alone = bool(team.agreed(clock.spent < SHARE * clock.total))
+        alone = bool(team.agreed(clock.spent < share * clock.total))
         which = [rng.randrange(len(runs["said"])) for _ in range(48 if alone else 16)]
         states, guidance = runs["states"][which].float(), runs["guidance"][which]
         text = model.read([runs["said"][i] for i in which])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from budcache.calibration.aggregate import cared_for
 from budcache.errors import RecordError, SearchError
-from budcache.events import RungDone, RungFound, Scored, Watch
+from budcache.events import RungDone, RungFound, Watch
 from budcache.jobs import estimate as phases
 from budcache.jobs.align_newton import Newton
 from budcache.jobs.choosing import Candidate, best_candidate, best_with_fit, best_without_judge
 from budcache.jobs.config import SearchConfig
-from budcache.jobs.meter import Meter
+from budcache.jobs.hunting import Hunt, identity, strategy_name
 from budcache.jobs.refining import SETTINGS, better_rows, blended, gain
 from budcache.jobs.setup import Setup
 from budcache.mask import Mask
@@ -25,18 +24,7 @@ from budcache.policy import Ladder, Origin, Policy, Quality, Refined, Searched
 from budcache.records import LIKELIEST
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import are_mixed
-from budcache.strategies import (
-    STRATEGIES,
-    Exhaustive,
-    Found,
-    LadderSearch,
-    Ledger,
-    Limits,
-    Paths,
-    Polished,
-    Strategy,
-    drive,
-)
+from budcache.strategies import Exhaustive, Found, LadderSearch, Ledger, Paths, Polished
 
 if TYPE_CHECKING:
     from budcache.calibration.asking import Asked
@@ -70,14 +58,12 @@ class Search:
     config: SearchConfig
     samples: Sequence[Mapping[str, Any]]
     record: Record | None = None
-    ledger: Ledger | None = None
 
     def __post_init__(self) -> None:
-        self.searched_on, self.limits = self.config.searched_on(len(self.samples)), self.config.limits
-        strategy = _strategy_name(self.config.strategy)
+        self.searched_on = self.config.searched_on(len(self.samples))
+        strategy = strategy_name(self.config.strategy)
         self.config = replace(self.config.suited(len(self.samples)), guided=self.setup.guided(self.samples))
         self.origin = self.setup.origin(self.samples, seed=self.config.seed, strategy=strategy)
-        self._calibrations: list[Asked] = []
         if self.setup.switch is not None and not self.setup.across:
             self._check_experts(strategy)
         if self.record is not None:  # what can be refused is refused before the full runs; their levels come with them
@@ -100,29 +86,27 @@ class Search:
 
     def run(self, ledger: str | os.PathLike[str] | None, watch: Watch) -> Ladder:
         """Search, choose, and put the ladder together."""
-        config, begin = self.config, time.monotonic()
-        self._begin = begin
+        config = self.config
         with ExitStack() as stack:
-            if ledger is not None:
-                self.ledger = Ledger(ledger, self._identity())
-                stack.callback(self.ledger.close)
-                stack.callback(self._note_calls, self.ledger)
-            earlier = self.ledger.spent if self.ledger else 0
-            self.meter = Meter("search", watch, earlier)
+            kept = (
+                None if ledger is None else Ledger(ledger, identity(self.setup, config, self.origin, self.searched_on))
+            )
+            self.hunt = stack.enter_context(Hunt(config, watch, kept))
+            self.meter = self.hunt.meter
             self.meter.plan(phases.search_phases(config, len(self.samples)), phases.all_masks(config))
             self.meter.phase(phases.FULL_RUNS)
             searched_on = self.samples[: self.searched_on]
             known = stack.enter_context(
                 self.setup.calibration(searched_on, config.seed, self.meter.spent, record=config.as_served)
             )
-            self._calibrations.append(known)
+            self.hunt.calibrations.append(known)
             if config.as_served:
                 masks, policies = self._as_served(stack, known)
             else:
                 masks = self._plain_then_fitted(known)
                 policies = self._chosen(stack, masks, known)
-            calls = self.calls + earlier
-            self.meter.finish(self.calls)
+            calls = self.hunt.spent()
+            self.meter.finish(self.hunt.calls)
         origin = self.origin.model_copy(update={"calls": calls, "levels": known.levels})
         ladder = Ladder.of([self._finished(policy, origin, masks.found) for policy in policies])
         for rung in ladder:
@@ -130,7 +114,7 @@ class Search:
         both = [found for found in (masks.found, masks.fitted) if found is not None]
         history = tuple(event for found in both for event in found.history)
         stopped = next((found.stopped for found in both if found.stopped), None)
-        return ladder.told(Searched(history, calls, earlier, time.monotonic() - begin, stopped))
+        return ladder.told(Searched(history, calls, self.hunt.earlier, self.hunt.seconds, stopped))
 
     def _as_served(self, stack: ExitStack, known: Asked) -> tuple[_Masks, list[Policy]]:
         """The shortest paths through the full runs (F10), or all masks, tried as they will be served.
@@ -158,7 +142,7 @@ class Search:
             strategy = Polished(strategy.on(find), (), config.polish, config.rounds)
         elif isinstance(strategy, Exhaustive) and known.switch is not None:
             strategy = replace(strategy, forced=(known.switch,))  # nothing is reused across it
-        found = self._hunt(strategy, scorer, phases.SEARCHING)
+        found = self.hunt.run(strategy, scorer, phases.SEARCHING)
         scores = found.scores
         if scorer.pictures is None:  # decoding takes time, too: of all masks, only as many as paths would propose
             scorer.pictures, shortlist = Pictures, self._shortlist(found)
@@ -202,28 +186,28 @@ class Search:
         own = own or Judge(known, care=self.config.care)
         config = self.config
         features = are_mixed(self.samples) if config.features is None else config.features
-        journal = None if self.ledger is None else self.ledger.journal
-        newton = Newton(known, judge, config.care, journal, spent=self._spent)
+        journal = None if self.hunt.ledger is None else self.hunt.ledger.journal
+        newton = Newton(known, judge, config.care, journal, spent=self.hunt.spent)
         if phases.REFINING in [phase.name for phase in phases.search_phases(config, len(self.samples))]:
             self.meter.phase(phases.REFINING)
         found = []
         for number, policy in enumerate(policies, 1):
-            if self.limits.reached(self.calls, time.monotonic() - self._begin, 0):
+            if self.hunt.is_over:
                 found.append(policy)  # there is no time or no call left to make more of it
                 continue
-            before, earlier = self.calls, newton.earlier
+            before, earlier = self.hunt.calls, newton.earlier
             if judge is not None:
                 judge.forget(*policies[number - 1 :])
             fitted = self._better(policy, known, judge, own, features) if config.as_served else policy
             after = newton.aligned(fitted) if config.refine == "full" and fitted.is_blended else fitted
             if after is not policy:
-                how, calls = "rows" if after is fitted else "align", self.calls - before + newton.earlier - earlier
+                how, calls = "rows" if after is fitted else "align", self.hunt.calls - before + newton.earlier - earlier
                 line = Refined(how=how, prompts=len(self.samples), calls=calls)
                 after = self._measured(policy, after, judge or own, line)
             found.append(after)
             self.meter.tell(RungFound("search", after))
             part = number / len(policies)
-            self.meter.spent(self.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
+            self.meter.spent(self.hunt.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
         return found
 
     def _better(self, policy: Policy, known: Asked, judge: Judge | None, own: Judge, features: bool) -> Policy:
@@ -242,7 +226,7 @@ class Search:
     def _measured(self, before: Policy, after: Policy, judge: Judge, line: Refined) -> Policy:
         """A policy that was refined, with its quality and what that was worth."""
         quality, fitted = judge.quality(after, used_to_choose=True), after.quality
-        if judge.calibration in self._calibrations[:1]:  # nothing was put aside
+        if judge.calibration in self.hunt.calibrations[:1]:  # nothing was put aside
             quality = quality.model_copy(update={"loss": None, "used_to_fit": True})
         line = line.model_copy(update={"gain": gain(before.quality or Quality(), quality)})
         loss = fitted.calibration_loss if fitted else None
@@ -256,7 +240,7 @@ class Search:
 
         config = self.config
         plain = PlainScorer(known, memory=config.state_memory)
-        found = self._hunt(config.first, plain, phases.SEARCHING)
+        found = self.hunt.run(config.first, plain, phases.SEARCHING)
         field = {b: found.best(b, phases.FINALISTS) for b in config.budgets if found.best(b)}
         if not field:
             raise SearchError(
@@ -274,62 +258,9 @@ class Search:
         starts = tuple(masks[0] for masks in field.values())
         ladder = config.strategy if isinstance(config.strategy, LadderSearch) else None
         again = Polished(ladder, starts, config.polish, config.rounds)
-        fitted = self._hunt(again, fitters[0], phases.FITTED)
+        fitted = self.hunt.run(again, fitters[0], phases.FITTED)
         field = {b: [*fitted.best(b, phases.FINALISTS), *masks[:1]] for b, masks in field.items()}
         return _Masks(found, field, fitted, fitters)
-
-    def _hunt(self, strategy: Strategy, scorer: Scorer, phase: str) -> Found:
-        """Let a strategy search, with masks scored under one kind of reuse."""
-        from budcache.numerics.memory import out_of_memory_as_error
-
-        keep, begin, best = self.ledger, time.monotonic(), dict[int, float]()
-        expected = strategy.expected(self.config.steps, self.config.budgets)
-        scored = 0
-
-        def named(event: Scored) -> Scored:
-            """A mask has another loss under each kind of reuse, so the history tells them apart, as ledgers do."""
-            return event if scorer.kind == "plain" else replace(event, phase=f"{event.phase}, {scorer.kind}")
-
-        def told(event: Scored) -> None:
-            nonlocal scored
-            scored += event.new
-            budget = event.mask.budget
-            best[budget] = min(event.loss, best.get(budget, event.loss))
-            self.meter.tell(named(event))
-            part = min(1.0, scored / expected) if expected else None
-            self.meter.spent(self.calls, part=part, best=best[budget], note=f"{budget} of {self.config.steps} calls")
-
-        def score(ask: Any) -> Any:
-            return scorer.score_many(ask.masks, one_by_one=self.config.limits != Limits())
-
-        self.meter.phase(phase)
-        with out_of_memory_as_error():
-            found = drive(
-                strategy,
-                score if keep is None else keep.remembering(score, lambda: self.calls, scorer.kind),
-                steps=self.config.steps,
-                budgets=self.config.budgets,
-                seed=self.config.seed,
-                limits=self.limits,
-                # What earlier runs of a killed search have spent counts, too; before the first mask, the full runs.
-                calls=lambda: self.calls if keep is None else keep.calls or self.calls,
-                watch=told,
-            )
-        found.history = [named(event) for event in found.history]
-        self.limits = self.limits.after(time.monotonic() - begin, len(found.scores))
-        return found
-
-    def _spent(self) -> int:
-        """Sample-calls of this process and of those before it."""
-        return self.calls + (self.ledger.spent if self.ledger else 0)
-
-    def _note_calls(self, ledger: Ledger) -> None:
-        ledger.note(self.calls)
-
-    @property
-    def calls(self) -> int:
-        """Sample-calls of this process."""
-        return sum(calibration.calls for calibration in self._calibrations)
 
     def _chosen(self, stack: ExitStack, masks: _Masks, known: Asked) -> list[Policy]:
         """The best of every budget's finalists, on the samples put aside if there are some."""
@@ -351,7 +282,7 @@ class Search:
             return None
         self.meter.phase(phases.CHOOSING)
         kept_out = stack.enter_context(self.setup.calibration(aside, config.seed + self.searched_on, whole=False))
-        self._calibrations.append(kept_out)
+        self.hunt.calibrations.append(kept_out)
         return Judge(kept_out, config.state_memory, config.care)
 
     def _each(self, field: Mapping[int, T], judge: Judge | None, choose: Callable[[T], Policy]) -> list[Policy]:
@@ -362,7 +293,7 @@ class Search:
                 judge.forget(*policies)  # which are measured again, if they are refined
             policies.append(choose(finalists))
             self.meter.tell(RungFound("search", policies[-1]))
-            self.meter.spent(self.calls, part=number / len(field), note=f"{budget} of {self.config.steps} calls")
+            self.meter.spent(self.hunt.calls, part=number / len(field), note=f"{budget} of {self.config.steps} calls")
         return policies
 
     def _finished(self, policy: Policy, origin: Origin, found: Found) -> Policy:
@@ -371,22 +302,6 @@ class Search:
         if not policy.is_blended and policy.mask in found.scores:
             quality = quality.model_copy(update={"calibration_loss": found.scores[policy.mask].loss})
         return policy.model_copy(update={"reuse": self.config.reuse, "origin": origin, "quality": quality})
-
-    def _identity(self) -> dict[str, Any]:
-        """What the scores in a ledger depend on."""
-        from budcache.calibration.objectives import name_of
-
-        config, of_others = self.config, {"prompts", "strategy", "calls", "versions"}
-        return self.origin.model_dump(mode="json", exclude=of_others) | {
-            "number format": self.setup.about.number_format,
-            "steps": config.steps,
-            "reuse": config.reuse,
-            "batch": config.batch,
-            "samples searched on": self.searched_on,
-            "strategy": repr(config.first),
-            "objective": name_of(config.objective),
-            **({"across": True} if self.setup.across else {}),
-        }
 
 
 def check_record(record: Record, config: SearchConfig) -> None:
@@ -405,9 +320,3 @@ def _from_runs(find: ShortestPaths, budget: int, fitted: bool) -> Policy:
     if not fitted:
         return Policy(mask=mask)
     return Policy(mask=mask, weights=find.stretches.blends(mask), refined=(find.refined,))
-
-
-def _strategy_name(strategy: Strategy) -> str:
-    """A strategy's name, or what it says of itself, or at least its class."""
-    named = next((name for name, known in STRATEGIES.items() if known == strategy), repr(strategy))
-    return type(strategy).__name__ if named.startswith("<") else named

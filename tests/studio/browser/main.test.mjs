@@ -145,8 +145,8 @@ test("compare: the report grows", async () => {
   await tab(page, "Compare");
   await fill(page, "compare-count", 2);
   await fill(page, "compare-budgets", "6");
-  await page.getByLabel("budcache", { exact: true }).uncheck();
-  await page.getByLabel("search-1", { exact: true }).check();
+  await page.getByRole("checkbox", { name: "budcache", exact: true }).uncheck();
+  await page.getByRole("checkbox", { name: "search-1", exact: true }).check();
   await page.locator("#compare-cost", { hasText: "2 prompts" }).waitFor();
   await press(button(page, "Compare"));
   const report = page.frameLocator("#report iframe");
