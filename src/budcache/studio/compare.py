@@ -15,6 +15,7 @@ from budcache.studio.widgets import QUICK, slot
 __all__ = ["CompareTab"]
 
 FIELDS = ("methods", "prompts", "steps", "budgets")
+LEFT = ("source", "text", "file", "count", "steps", "budgets", "methods", "ladders", "timed")
 FIRST = ["fewer-steps", "uniform", "budcache"]  # methods that need little
 
 
@@ -91,12 +92,20 @@ class CompareTab:
 
     def loaded(self) -> list[Any]:
         """What a page that is opened shows first."""
-        return self.refresh(self.view.newest, {})
+        last, known = self.studio.project.remembered("compare"), {value for _, value in comparing.choices()}
+        values = [
+            *self.prompts.left(last),
+            last.get("budgets", "6,10"),
+            [name for name in last.get("methods", FIRST) if name in known],
+            last.get("timed", False),
+            last.get("steps", self.studio.steps),
+        ]
+        return [*values, *self.refresh(self.view.newest, {})]
 
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
-        return self.outputs
+        return [*self.prompts.inputs, self.budgets, self.methods, self.timed, self.steps, *self.outputs]
 
     def judged(self, *values: Any) -> list[Any]:
         """What the fields say would cost, or why they are refused."""
@@ -109,6 +118,7 @@ class CompareTab:
         options, refused = comparing.read(self.studio, *values)
         if refused:
             return [*self._alerts(refused), "", *[gr.skip()] * len(self.outputs)]
+        self.studio.project.remember("compare", dict(zip(LEFT, values, strict=True)))
         job = self.studio.runner.submit("compare", comparing.title(options), options)
         cost = render("cost.html.jinja", text=comparing.cost(self.studio, options))
         return [*self._alerts({}), cost, *self.refresh(job.id, {})]

@@ -15,6 +15,7 @@ from budcache.studio.widgets import QUICK, slot
 __all__ = ["FindTab"]
 
 FIELDS = ("prompts", "steps", "budgets", "minutes")
+LEFT = ("source", "text", "file", "count", "steps", "budgets", "minutes", "refine")
 REFINE = [
     ("blend past outputs (fit)", "fit"),
     ("blend and align them all together (full, several times the cost)", "full"),
@@ -83,6 +84,7 @@ class FindTab:
         """What a page that is opened shows first: the fields as they were left, and the newest search."""
         last = self.studio.project.remembered("find")
         values = [
+            *self.prompts.left(last),
             last.get("budgets", "4-12"),
             last.get("minutes", 0),
             last.get("steps", self.studio.steps),
@@ -93,7 +95,7 @@ class FindTab:
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
-        return [self.budgets, self.minutes, self.steps, self.refine, *self.view.outputs]
+        return [*self.prompts.inputs, self.budgets, self.minutes, self.steps, self.refine, *self.view.outputs]
 
     def judged(self, *values: Any) -> list[Any]:
         """What the fields say would cost; and refusals, but none for what is still empty."""
@@ -106,9 +108,7 @@ class FindTab:
         options, refused = searching.read(self.studio, *values)
         if refused:
             return [*self._alerts(refused), "", *[gr.skip()] * len(self.view.outputs)]
-        names = ("source", "text", "file", "count", "steps", "budgets", "minutes", "refine")
-        kept = {name: value for name, value in zip(names, values, strict=True) if name not in ("file", "text")}
-        self.studio.project.remember("find", kept)
+        self.studio.project.remember("find", dict(zip(LEFT, values, strict=True)))
         job = self.studio.runner.submit("search", searching.title(options), options)
         cost = render("cost.html.jinja", text=searching.cost(self.studio, options))
         return [*self._alerts({}), cost, *self.view.refresh(job.id, Seen().shown)]

@@ -24,7 +24,8 @@ class PromptFields:
 
         embedded = studio.model in models.EMBEDDED
         sources = prompt_sources(embedded)
-        first = OWN if embedded else TEXT
+        self.first, self.usual = OWN if embedded else TEXT, count
+        first = self.first
         self.source = gr.Dropdown(
             label="Prompts from", choices=sources, value=first, filterable=False, elem_id=f"{tab}-source"
         )
@@ -49,6 +50,13 @@ class PromptFields:
         """The fields."""
         return [self.source, self.text, self.file, self.count]
 
+    def left(self, last: dict[str, Any]) -> list[Any]:
+        """The fields as they were left; a file that was chosen is gone with its page."""
+        known = last.get("source") in dict(self.source.choices) and last.get("source") != UPLOAD
+        source = last["source"] if known else self.first
+        text = gr.update(value=last.get("text") or "", visible=source == TEXT)
+        return [source, text, gr.update(value=None, visible=False), last.get("count", self.usual)]
+
     def _shown(self, source: str) -> list[Any]:
         return [gr.update(visible=source == TEXT), gr.update(visible=source == UPLOAD)]
 
@@ -58,7 +66,8 @@ class JobView:
 
     def __init__(self, studio: Studio, kind: Kind, what: str) -> None:
         self.studio, self.kind = studio, kind
-        self.seen = gr.State({})
+        # What is chosen, apart from the list: whose choices change, and Gradio would refuse an answer to older ones.
+        self.chosen, self.seen = gr.State(None), gr.State({})
         self.jobs = gr.Dropdown(
             label=what, choices=self.choices, value=self.newest, filterable=False, elem_classes="studio-jobs"
         )
@@ -70,7 +79,7 @@ class JobView:
         self.pause.click(self._pause, self.inputs, self.outputs, **QUICK)
         self.stop.click(self._stop, self.inputs, self.outputs, **QUICK)
         self.resume.click(self._resume, self.inputs, self.outputs, **QUICK)
-        self.jobs.input(self.refresh, self.inputs, self.outputs, **QUICK)
+        self.jobs.input(self.refresh, [self.jobs, self.seen], self.outputs, **QUICK)
 
     @property
     def mine(self) -> list[Job]:
@@ -92,12 +101,12 @@ class JobView:
     @property
     def inputs(self) -> list[Any]:
         """What `refresh` is given."""
-        return [self.jobs, self.seen]
+        return [self.chosen, self.seen]
 
     @property
     def outputs(self) -> list[Any]:
         """What `refresh` returns."""
-        return [self.jobs, self.pause, self.stop, self.resume, self.panel, self.seen]
+        return [self.jobs, self.pause, self.stop, self.resume, self.panel, self.chosen, self.seen]
 
     def refresh(self, name: str | None, seen: dict[str, str] | None) -> list[Any]:
         """What is new since the page was last asked."""
@@ -113,6 +122,7 @@ class JobView:
             gr.update(choices=choices, value=name) if listed else gr.skip(),
             *(self._buttons(job) if steered else [gr.skip()] * 3),
             html if before.new("panel", html) else gr.skip(),
+            name if before.new("chosen", str(name)) else gr.skip(),
             before.shown,
         ]
 

@@ -47,7 +47,7 @@ class LookTab:
     @property
     def inputs(self) -> list[Any]:
         """What `refresh` is given."""
-        return [self.look, self.seen, self.ladder]
+        return [self.look, self.seen]
 
     @property
     def outputs(self) -> list[Any]:
@@ -95,7 +95,7 @@ class LookTab:
         found = replace(Look.of(look), chosen=int(event.sample))
         return self._shown(found, Seen(seen))
 
-    def refresh(self, look: dict[str, Any], seen: dict[str, str], ladder: str) -> list[Any]:
+    def refresh(self, look: dict[str, Any], seen: dict[str, str]) -> list[Any]:
         """What is new since the page was last asked; nothing before it has been told what was left."""
         if not seen:
             return [gr.skip()] * len(self.outputs)

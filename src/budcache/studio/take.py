@@ -19,7 +19,7 @@ class TakeTab:
 
     def __init__(self, studio: Studio) -> None:
         self.studio = studio
-        self.seen = gr.State({})
+        self.chosen, self.seen = gr.State([None, None]), gr.State({})  # ladder and budget, apart from their lists
         first = studio.ladders[0]
         with gr.Row(elem_classes="split-row"):
             with gr.Column(scale=2, min_width=280):
@@ -56,16 +56,18 @@ class TakeTab:
     @property
     def inputs(self) -> list[Any]:
         """What `refresh` is given."""
-        return [self.ladder, self.budget, self.seen]
+        return [self.chosen, self.seen]
 
     @property
     def outputs(self) -> list[Any]:
         """What `refresh` returns."""
-        return [self.ladder, self.budget, self.download, self.python, self.table, self.seen]
+        return [self.ladder, self.budget, self.download, self.python, self.table, self.chosen, self.seen]
 
     def _listen(self) -> None:
-        for field in (self.ladder, self.budget):
-            field.input(self.refresh, self.inputs, self.outputs, **QUICK)
+        self.ladder.input(
+            lambda name, seen: self.refresh([name, None], seen), [self.ladder, self.seen], self.outputs, **QUICK
+        )
+        self.budget.input(self._budget, [self.budget, *self.inputs], self.outputs, **QUICK)
         self.target.input(self._runtimes, self.target, self.runtime, **QUICK)
         fields = [self.ladder, self.budget, self.target, self.runtime, self.approximate, self.whole]
         self.export.click(self._exported, fields, [self.exported, self.packed], show_progress="minimal")
@@ -75,29 +77,33 @@ class TakeTab:
 
     def loaded(self) -> list[Any]:
         """What a page that is opened shows first."""
-        return self.refresh(None, None, {})
+        return self.refresh([None, None], {})
 
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
         return self.outputs
 
-    def refresh(self, name: str | None, budget: int | None, seen: dict[str, str] | None) -> list[Any]:
+    def _budget(self, budget: int, chosen: list[Any], seen: dict[str, str]) -> list[Any]:
+        return self.refresh([chosen[0], budget], seen)
+
+    def refresh(self, chosen: list[Any], seen: dict[str, str] | None) -> list[Any]:
         """What is new since the page was last asked."""
-        before, names = Seen(seen), self.studio.ladders
+        before, names, (name, budget) = Seen(seen), self.studio.ladders, chosen
         if name not in names or (name == UNIFORM and before.new("found", names[0])):
             name = names[0]  # what was found since takes the place of what needs no search
         ladder = self.studio.ladder(name)
         budget = budget if budget in ladder.budgets else ladder.budgets[-1]
-        listed, chosen = before.new("names", repr((names, name))), before.new("budget", repr((name, budget)))
-        code = render("code.html.jinja", code=taking.python(self.studio, name, budget)) if chosen else ""
+        listed, moved = before.new("names", repr((names, name))), before.new("budget", repr((name, budget)))
+        code = render("code.html.jinja", code=taking.python(self.studio, name, budget)) if moved else ""
         rungs = before.new("ladder", repr((name, ladder)))
         return [
             gr.update(choices=names, value=name) if listed else gr.skip(),
-            gr.update(choices=list(ladder.budgets), value=budget) if chosen else gr.skip(),
+            gr.update(choices=list(ladder.budgets), value=budget) if moved else gr.skip(),
             gr.update(value=str(taking.file_of(self.studio, name))) if rungs else gr.skip(),
-            code if chosen else gr.skip(),
+            code if moved else gr.skip(),
             render("rungs.html.jinja", ladder=ladder, name=name) if rungs else gr.skip(),
+            [name, budget] if moved else gr.skip(),
             before.shown,
         ]
 

@@ -5,13 +5,16 @@ import { opened, press, violated } from "../../report/browser/opened.mjs";
 
 export const LONG = 400_000; // milliseconds that a job may take on a busy machine
 
+const GRADIOS_WARNING = "Method not implemented."; // with every file that is uploaded
+
 // A page of the studio, opened and filled. `quiet()` says that nothing has gone wrong on it.
 export async function visited(browser, address, options) {
   const { page, context, troubles } = await opened(browser, address, options);
   page.setDefaultTimeout(60_000);
   await page.locator("#bar .bar").waitFor();
   await page.locator("#stage .studio").waitFor();
-  return { page, context, quiet: () => assert.deepEqual(troubles, [], "errors in the console, or requests to elsewhere") };
+  const ours = () => troubles.filter((text) => text !== GRADIOS_WARNING);
+  return { page, context, quiet: () => assert.deepEqual(ours(), [], "errors in the console, or requests to elsewhere") };
 }
 
 export const tab = async (page, name) => {
