@@ -43,12 +43,8 @@ def file_of(studio: Studio, name: str) -> Path:
 
 def python(studio: Studio, name: str, budget: int) -> str:
     """The lines that use a rung in Python."""
-    prompt = "a corgi at a street festival"
-    result = "frames" if studio.videos else "images"
-    return (
-        f'with budcache.applied(pipe, "{file_of(studio, name).name}", budget={budget}):\n'
-        f'    sample = pipe("{prompt}").{result}[0]'
-    )
+    result = "video = pipe(prompt).frames[0]" if studio.videos else "image = pipe(prompt).images[0]"
+    return f'with budcache.applied(pipe, "{file_of(studio, name).name}", budget={budget}):\n    {result}'
 
 
 def exported(
