@@ -98,7 +98,7 @@ def studio(
 
 
 def _check_installed() -> None:
-    # Said before Gradio is imported, which would read it: nothing is told to anybody.
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    # Said before Gradio and FastAPI are imported, which would read it: nothing is told to anybody.
+    os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "FASTAPI_OTEL_AUTO_CONFIGURE": "false"}
     if importlib.util.find_spec("gradio") is None:
         raise PipelineError("the studio needs Gradio, which is not installed. Install budcache[studio].")

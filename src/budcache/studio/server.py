@@ -60,9 +60,9 @@ class Server:
 
         check_host(host, password)
         self.studio, self.host = studio, host
-        self._server = uvicorn.Server(
-            uvicorn.Config(application(studio, host, password), host=host, port=port, log_level="error")
-        )
+        # Open pages would be waited for, so not for long; and what it says then is for its own developers.
+        options: dict[str, Any] = {"log_level": "critical", "timeout_graceful_shutdown": 1}
+        self._server = uvicorn.Server(uvicorn.Config(application(studio, host, password), host, port, **options))
         self._thread: threading.Thread | None = None
 
     def run(self, ready: Callable[[str], None]) -> None:
@@ -95,7 +95,7 @@ class Server:
 
     def close(self) -> None:
         """End it; open pages are not waited for."""
-        self._server.should_exit = self._server.force_exit = True
+        self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(10)
         self.studio.close()

@@ -16,7 +16,7 @@ after(async () => {
 });
 // Where each strip of frames stands, in frames.
 const places = () => page.locator("#stage .frame:visible img").evaluateAll((all) => all.map((each) => Math.round(
-  -new DOMMatrix(getComputedStyle(each).transform).m41 / each.parentElement.clientWidth)));
+  -new DOMMatrix(getComputedStyle(each).transform).m41 / each.parentElement.clientWidth) + 0));
 
 test("both players show the same frame, wherever it is moved to, and play", async () => {
   await drawn(page);
