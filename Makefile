@@ -15,10 +15,10 @@ studio: $(VENV)/.studio  ## look, find, compare and take away on tiny-flux, in a
 	$(BIN)/budcache studio tiny-flux
 
 test: $(VENV)/.dev  ## the test suite, without the slow tests
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n auto --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/.dev  ## the slow tests; those of the page need `make browser` before
-	$(BIN)/pytest -n auto -m slow
+	$(BIN)/pytest -n auto --dist loadgroup -m slow
 
 browser:  ## Chromium, Playwright and axe-core, which the slow tests of the page need
 	@# Only what is missing: a Node that did not come from Debian brings its own npm, and Debian's would conflict with it.
@@ -43,7 +43,7 @@ bench: $(VENV)/.dev  ## the benchmarks but for paper/, one JSON line each; OPTIO
 
 # For a short one: make soak OPTIONS="--count 100 --seed 7"
 soak: $(VENV)/.dev  ## what is promised, by force: hours, one JSON line each; docs/reliability.md says what each does
-	@for name in kills writes hostile failures threads disks zoo; do $(BIN)/python -m soak.$$name $(OPTIONS) || exit 1; done
+	@for name in startup kills writes hostile failures threads disks zoo; do $(BIN)/python -m soak.$$name $(OPTIONS) || exit 1; done
 
 lowest: $(VENV)/.dev  ## the tests of values, search and serving with the lowest versions that pyproject.toml allows
 	$(BIN)/python -m soak.lowest

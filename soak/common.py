@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ZOO", "Broken", "ended", "forked", "main", "peak_bytes", "require"]
+__all__ = ["MEMORY", "ZOO", "Broken", "ended", "forked", "main", "peak_bytes", "require"]
 
 # Where the tests keep tiny pipelines of every kind; some soaks run on them.
 ZOO = [str(Path(__file__).parent.parent / "tests" / part) for part in ("pipeline", "")]
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a folder in memory, for many small files
 
 
 class Broken(AssertionError):

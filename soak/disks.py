@@ -37,16 +37,19 @@ def refused(path: Path, what: str) -> Iterator[None]:
     """Within, one sentence is owed that names the file; afterwards it is what it was, and nothing lies beside it."""
     from budcache.errors import FileError
 
-    before = path.read_bytes() if path.exists() else None
+    before, beside = path.read_bytes() if path.exists() else None, _hidden(path)
     try:
         yield
         require(False, f"{what}: nothing was said of {path.name}")
     except FileError as error:
         require("\n" not in str(error) and path.name in str(error), f"{what}: {error}")
     require((path.read_bytes() if path.exists() else None) == before, f"{what}: {path.name} is not what it was")
-    if path.parent.exists():
-        left = [each.name for each in path.parent.iterdir() if each.name.startswith(f".{path.stem}")]
-        require(not left or what.startswith("read-only"), f"{what}: {left} is left")
+    require(_hidden(path) <= beside, f"{what}: {_hidden(path) - beside} is left")
+
+
+def _hidden(path: Path) -> set[str]:
+    """Files under temporary names; a ledger's lock is hidden, too, and stays."""
+    return {each.name for each in path.parent.glob(".*")}
 
 
 def full(path: Path, write: Callable[[Path, int], None], chance: random.Random) -> None:

@@ -28,7 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from soak.common import Broken, main, peak_bytes
+from soak.common import MEMORY, Broken, main, peak_bytes
 from soak.mutations import mutated
 from soak.readers import FILES, TREES, Reader
 
@@ -36,7 +36,8 @@ PER_FILE = 100  # as many in memory as one file or folder of every kind
 SECOND, HANG = 1.0, 20
 ROOM = 3_000_000_000  # bytes that the process may have on top; beyond it allocating fails
 GROWTH = 400_000_000  # bytes that all of it may add to what the process had
-TRACED = 1500  # contents of each kind under which the covered lines are looked at
+WARM = 100  # contents of each kind before anything is timed
+TRACED = 200  # contents of each kind under which the covered lines are looked at
 FORBIDDEN = (
     "os.system",
     "os.exec",
@@ -82,15 +83,9 @@ class Case:
         self.outcomes: Counter[str] = Counter()
         self.broken: dict[str, Any] = {}
         self.slowest: tuple[float, Any] = (0.0, None)
-        for example in self.good:  # everything that is loaded late is loaded now
-            self._warm(example)
-
-    def _warm(self, example: Any) -> None:
-        if self.reader.spoil is None:
-            self.reader.read(example)
-        for _ in range(300):
+        for _ in range(WARM):  # everything that is loaded late is loaded now
             try:
-                self.reader.read(self.made())
+                reader.read(self.made())
             except Exception:  # what it raises is looked at later
                 continue
 
@@ -151,7 +146,7 @@ def soak(seed: int, count: int) -> dict[str, Any]:
     limit = peak_bytes() + ROOM
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     files, cases = max(1, count // PER_FILE), dict[str, Case]()
-    home = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    home = Path(tempfile.mkdtemp(dir=MEMORY))
     signal.signal(signal.SIGALRM, _hang)
     only = os.environ.get("BUDCACHE_SOAK_ONLY", "")
     try:

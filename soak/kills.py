@@ -5,7 +5,7 @@ again, and run to its end with the same arguments and the same files. The policy
 to the last bit, but for what it cost and how long it took.
 
     python -m soak.kills               # 100 kills, 20 of each job
-    python -m soak.kills --count 5     # one of each
+    python -m soak.kills --count 5     # one of each; with less, of the first jobs only
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from soak.common import ended, forked, main, require
 
-STEPS, BUDGETS = 8, (3, 4)
-WORDS = ["red apple", "cat face", "rocket", "umbrella", "blue fish", "green leaf"]
+STEPS, BUDGETS = 6, (2, 3)
+WORDS = ["red apple", "cat face", "rocket"]
+SIZE = {"height": 32, "width": 32}
 Job = Callable[[Any, Path], None]
 
 
@@ -33,7 +35,7 @@ def search(pipe: Any, home: Path) -> None:
     import budcache
 
     how: dict[str, Any] = {"strategy": "ladder", "polish": 1, "selection": 1, "ledger": home / "a.ledger.jsonl"}
-    found = budcache.search(pipe, steps=STEPS, budgets=BUDGETS, prompts=WORDS[:4], progress=False, **how)
+    found = budcache.search(pipe, steps=STEPS, budgets=BUDGETS, prompts=WORDS, progress=False, call=SIZE, **how)
     found.save(home / "found.json")
 
 
@@ -45,7 +47,7 @@ def fit(pipe: Any, home: Path) -> None:
     if not found.exists():
         budcache.Ladder.of(budcache.Policy(mask=budcache.Mask.uniform(STEPS, budget)) for budget in BUDGETS).save(found)
     masks = [budcache.Policy(mask=rung.mask) for rung in budcache.Ladder.load(found)]
-    budcache.fit(pipe, budcache.Ladder.of(masks), prompts=WORDS, progress=False).save(found)
+    budcache.fit(pipe, budcache.Ladder.of(masks), prompts=WORDS, selection=1, progress=False, call=SIZE).save(found)
 
 
 def align(pipe: Any, home: Path) -> None:
@@ -54,12 +56,13 @@ def align(pipe: Any, home: Path) -> None:
 
     plain = budcache.Policy(mask=budcache.Mask.uniform(STEPS, 3))
     learned = budcache.align(
-        pipe, plain, method="gradient", prompts=WORDS, every=2, ledger=home / "a.jsonl", progress=False
+        pipe, plain, method="gradient", prompts=WORDS, every=2, ledger=home / "a.jsonl", progress=False, call=SIZE
     )
     learned.save(home / "found.json")
     rows = [{"outputs": [1.0, *[0.0] * min(place, 2)], "noise": 0.0} for place in range(3)]
     fitted = plain.model_copy(update={"rows": rows})
-    budcache.align(pipe, fitted, prompts=WORDS, ledger=home / "b.jsonl", progress=False).save(home / "newton.json")
+    more: dict[str, Any] = {"prompts": WORDS[:2], "ledger": home / "b.jsonl", "call": SIZE}
+    budcache.align(pipe, fitted, progress=False, **more).save(home / "newton.json")
 
 
 def compare(pipe: Any, home: Path) -> None:
@@ -69,12 +72,13 @@ def compare(pipe: Any, home: Path) -> None:
         pipe,
         steps=STEPS,
         budgets=BUDGETS[:1],
-        prompts=WORDS[:2],
-        calibration=WORDS[2:],
+        prompts=WORDS[:1],
+        calibration=WORDS[1:],
         folder=home / "out",
-        methods=["fewer-steps", "uniform", "teacache", "budcache"],
+        methods=["uniform", "teacache", "budcache"],
         timed=[],
         progress=False,
+        call=SIZE,
     )
 
 
@@ -86,7 +90,7 @@ def record(pipe: Any, home: Path) -> None:
     known = budcache.Record.load(kept) if kept.exists() else budcache.Record()
     for prompt in [*WORDS, *WORDS][len(known) :]:
         with budcache.recording(pipe, known):
-            pipe(prompt, num_inference_steps=STEPS, generator=_generator(prompt))
+            pipe(prompt, num_inference_steps=STEPS, generator=_generator(prompt), **SIZE)
         known.save(kept)
     known.ladder(BUDGETS).save(home / "found.json")
 
@@ -118,11 +122,13 @@ def soak(seed: int, count: int) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     pipe = budcache.load("tiny-flux")
     pipe.set_progress_bar_config(disable=True)
+    _load_everything()
     chance, told = random.Random(seed), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
-        for name, job in JOBS.items():
-            told[name] = _soaked(name, lambda home, job=job: job(pipe, home), Path(folder), count // len(JOBS), chance)
-    return {"kills": sum(each["kills"] for each in told.values()), **told}
+        each = max(1, count // len(JOBS))
+        for name, job in list(JOBS.items())[:count]:
+            told[name] = _soaked(name, lambda home, job=job: job(pipe, home), Path(folder), each, chance)
+    return {"kills": sum(found["kills"] for found in told.values()), **told}
 
 
 def _soaked(name: str, job: Callable[[Path], None], folder: Path, count: int, chance: random.Random) -> dict[str, Any]:
@@ -148,6 +154,22 @@ def _soaked(name: str, job: Callable[[Path], None], folder: Path, count: int, ch
         resumed += 1
         shutil.rmtree(home)
     return {"kills": killed, "resumed": resumed, "undisturbed_seconds": round(seconds, 1)}
+
+
+def _load_everything() -> None:
+    """Once, so that no job spends its time on imports."""
+    from PIL import Image
+
+    import budcache
+    import budcache.comparison.drawing
+    import budcache.metrics.pixels
+    import budcache.report.page
+    import budcache.report.plots
+
+    import_module("matplotlib.pyplot"), import_module("torchmetrics.functional.image")
+    Image.init()
+    for name in budcache.__all__:
+        getattr(budcache, name)
 
 
 def _timeless(data: Any) -> Any:

@@ -21,7 +21,7 @@ def mutated(tree: Any, chance: random.Random) -> Any:
     """A copy of a tree with one to four things changed somewhere."""
     tree = _copied(tree)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 4))):
-        places = list(_places(tree))
+        places = _places(tree) if isinstance(tree, dict | list) else []
         if not places or chance.random() < 0.02:
             return chance.choice((*NUMBERS, *TEXTS, None, [], {}, [tree], {"kind": tree}))
         holder, key = chance.choice(places)
@@ -79,12 +79,16 @@ def _copied(tree: Any) -> Any:
     return [_copied(value) for value in tree] if isinstance(tree, list) else tree
 
 
-def _places(tree: Any) -> Any:
+def _places(tree: Any) -> list[tuple[Any, Any]]:
     """Every place in a tree that holds something: what it lies in, and where."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in items:
-        yield tree, key
-        yield from _places(value)
+    found, inside = list[tuple[Any, Any]](), [tree]
+    while inside:  # not by recursion: trees are hundreds deep
+        holder = inside.pop()
+        for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
+            found.append((holder, key))
+            if isinstance(value, dict | list):
+                inside.append(value)
+    return found
 
 
 def _another(holder: Any, key: Any, chance: random.Random) -> None:

@@ -1,9 +1,10 @@
 """A release, as its users get it: built without a network, checked, installed alone, and then drawn with.
 
     python -m soak.release               # builds, checks and tries the wheel in an environment of its own
+    BUDCACHE_SOAK_BORROW=1 python -m soak.release    # quicker, and without any network
 
-`build` and `twine` have to be installed. The fresh environment takes its dependencies from the index that pip is
-configured for, pinned by `constraints.txt`.
+`build`, `hatchling` and `twine` have to be installed. The fresh environment takes its dependencies from the index that
+pip is configured for, pinned by `constraints.txt`; or it borrows those of this environment, but not budcache.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import venv
 import zipfile
@@ -26,15 +28,15 @@ ROOT = Path(__file__).parent.parent
 TRIED = """
 import json, sys
 import budcache
-assert "site-packages" in budcache.__file__, budcache.__file__
+assert budcache.__file__.startswith(sys.prefix), budcache.__file__
 for name in ("tiny-flux", "tiny-wan"):
     pipe = budcache.load(name)
     pipe.set_progress_bar_config(disable=True)
-    ladder = budcache.search(pipe, steps=6, budgets=[3], prompts=["red apple", "cat face"], progress=False)
+    ladder = budcache.search(pipe, steps=4, budgets=[2], prompts=["red apple", "cat face"], progress=False)
     ladder.save(sys.argv[1])
-    with budcache.applied(pipe, sys.argv[1], budget=3) as handle:
-        made = pipe("red apple", num_inference_steps=6)
-    assert handle.stats().last_run_calls == 3
+    with budcache.applied(pipe, sys.argv[1], budget=2) as handle:
+        made = pipe("red apple", num_inference_steps=4)
+    assert handle.stats().last_run_calls == 2
     assert len(made[0]) == 1
 print(json.dumps({"version": budcache.__version__}))
 """
@@ -64,18 +66,34 @@ def _built(out: Path) -> dict[str, Path]:
 
 
 def _tried(wheel: Path, home: Path) -> dict[str, Any]:
-    venv.create(home / "fresh", with_pip=True)
-    python = home / "fresh" / "bin" / "python"
-    _run([python, "-m", "pip", "install", "--quiet", wheel], PIP_CONSTRAINT=str(ROOT / "constraints.txt"))
+    python = _installed(wheel, home / "fresh")
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     said = _run([python, "-c", TRIED, home / "a.json"], cwd=home, **offline)
-    command = home / "fresh" / "bin" / "budcache"
-    _run([command, "generate", "tiny-flux", "--prompt", "red apple", "--out", home / "a.png"], cwd=home, **offline)
+    _run(
+        [python.with_name("budcache"), "generate", "tiny-flux", "--prompt", "red apple", "--out", home / "a.png"],
+        cwd=home,
+        **offline,
+    )
     require((home / "a.png").stat().st_size > 0, "the command draws nothing")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     found = json.loads(said.splitlines()[-1])
     require(found["version"] == version, f"the wheel says {found['version']}, pyproject.toml {version}")
     return {"drew": ["tiny-flux", "tiny-wan"], **found}
+
+
+def _installed(wheel: Path, home: Path) -> Path:
+    """The interpreter of a fresh environment that has the wheel."""
+    venv.create(home)
+    python = home / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", wheel]
+    if os.environ.get("BUDCACHE_SOAK_BORROW"):
+        _run([*install, "--no-deps", "--no-index"])
+        # A folder named in such a file is looked at last, and .pth files in it, as those of editable installs, are not.
+        (site,) = home.glob("lib/python*/site-packages")
+        (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    else:
+        _run(install, PIP_CONSTRAINT=str(ROOT / "constraints.txt"))
+    return python
 
 
 def _run(command: list[Any], cwd: Path | None = None, **environment: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
@@ -43,6 +44,19 @@ def run_here(monkeypatch, capsys):
         return end.value.code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """Every command by its name, with its options."""
+    from typer.main import get_command
+
+    from budcache.cli import COMMANDS
+    from budcache.cli.common import app
+
+    for module, _ in COMMANDS.values():
+        importlib.import_module(f"budcache.cli.{module}")
+    return get_command(app).commands
 
 
 @pytest.fixture(scope="session")

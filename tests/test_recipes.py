@@ -60,12 +60,7 @@ def test_a_recipe_is_a_command_that_runs(name, run_here, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_comes_after_a_recipe_names_options_that_there_are(name):
-    from typer.main import get_command
-
-    from budcache.cli.common import app
-
-    commands = get_command(app).commands
+def test_what_comes_after_a_recipe_names_options_that_there_are(name, commands):
     for found in recipe(name).then("x.json").values():
         known = {option for each in commands[found[1]].params for option in each.opts}
         assert {word for word in found if word.startswith("--")} <= known, found
@@ -100,3 +95,12 @@ def test_a_command_is_written_for_a_shell():
     options = [word for i in range(20) for word in (f"--option-{i}", f"it's {i}")]
     said = ["budcache", "search", "a b", *options, "--negative", " "]
     assert words(written(said)) == said and max(map(len, written(said).splitlines())) < 120
+
+
+def test_what_a_recipe_finds_is_tried_by_check_at_its_own_settings():
+    """A comparison is for what a check does not answer: whether fewer steps would do."""
+    for name, found in RECIPES.items():
+        then = {words[1]: words for words in found.then("x.json").values()}
+        assert then["check"] == ["budcache", "check", found.model, "--policy", "x.json", "--budget", then["check"][-1]]
+        assert then["compare"][then["compare"].index("--methods") + 1] == "fewer-steps"
+        assert ("--approximate" in then["export"]) == (found.branches == 2), name

@@ -153,7 +153,7 @@ def test_what_the_rungs_do_not_belong_to_is_not_overwritten(verb, there, says, f
     file.write_text("half a lad") if there is None else Policy(mask=MASKS[0], origin=there).save(file)
     before = file.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(f"budcache.cli.refine.{verb}_policies", None)  # not called
+        patch.setattr(f"budcache.cli.{verb}.{verb}_policies", None)  # not called
         code, output, errors = run_here(verb, "plain.json", *PROMPTS, "--budget", 4)
     assert (code, output) == (2, "") and says in errors
     assert errors.endswith("Choose another --out, or replace it with --force.\n") and errors.count("\n") == 1

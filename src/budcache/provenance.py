@@ -20,11 +20,12 @@ __all__ = ["Origin", "Quality", "Refined", "Searched", "same_adapters"]
 # What has to be the same for two policies to be rungs of one ladder.
 SETTINGS = (
     *("model", "pipeline", "denoiser", "weights", "adapters", "scheduler", "scheduler_settings"),
-    *("height", "width", "frames", "guidance", "ranges", "teacher_steps", "switch"),
+    *("height", "width", "frames", "guidance", "true_guidance", "ranges", "teacher_steps", "switch"),
 )
+MAYBE_UNKNOWN = ("height", "width", "frames")  # of recorded runs, and of policies from before 0.2
 
 
-RangedSetting: TypeAlias = Literal["height", "width", "frames", "guidance"]
+RangedSetting: TypeAlias = Literal["height", "width", "frames", "guidance", "true_guidance"]
 
 
 class Origin(Value):
@@ -43,6 +44,8 @@ class Origin(Value):
     width: Count | None = None
     frames: Count | None = None
     guidance: Number | None = None
+    # Between two prompts, where a pipeline has a scale for that beside `guidance` (true_cfg_scale) and it was at work.
+    true_guidance: Number | None = None
     # Of settings that differed among the samples: the smallest and the largest; their own field is then empty.
     ranges: dict[RangedSetting, tuple[Number, Number]] = Field(default_factory=dict)
     prompts: Count | None = None  # how many, and a hash of which
@@ -65,6 +68,8 @@ class Origin(Value):
         """In what two origins differ that a policy's quality depends on, as a clause; None if in nothing."""
         for name in settings:
             ours, theirs = getattr(self, name), getattr(other, name)
+            if name in MAYBE_UNKNOWN and None in (ours, theirs):  # of ranges the field of that name tells
+                continue
             if ours != theirs and not (name == "adapters" and same_adapters(ours, theirs)):
                 return f"{name} is {quote(ours)} in one and {quote(theirs)} in the other"
         return None
@@ -92,6 +97,10 @@ class Quality(Value):
     psnr_error: Number | None = None  # the standard error of that mean
     psnr_p5: Number | None = None  # 5th percentile over samples
     psnr_worst: Number | None = None
+    # On the same samples, what is left where all but the mask is left out: outputs repeated on the pipeline's levels.
+    psnr_plain: Number | None = None
+    # And with the rows for the combined output of guidance, in the place of those for its branches apart.
+    psnr_combined: Number | None = None
     samples: Count | None = None
     # Whether the policy was chosen by these very samples; what is measured on them is then optimistic.
     used_to_choose: Annotated[bool, Strict()] | None = None

@@ -149,6 +149,24 @@ def test_quality_is_of_the_pictures():
     assert (quality.samples, quality.used_to_choose, quality.calibration_loss) == (5, True, None)
 
 
+def test_what_is_left_of_a_policy_is_what_its_parts_give():
+    judge = judging(samples=(3, 2))
+    sigmas = (Toy(0, steps=STEPS).sigmas ** 1.1).tolist()
+    rows = [{"outputs": [weight]} for weight in (1.1, 1.2, 0.9)]
+    guided = Policy(mask=BLEND.mask, rows=rows, guided=[{"outputs": [1.0], "branch": [0.1]}] * 3, sigmas=sigmas)
+
+    def measured(policy):
+        return judge.quality(policy, used_to_choose=True).psnr
+
+    plain = measured(Policy(mask=BLEND.mask))
+    assert judge.left_of(POLICIES[1]) == {}
+    assert judge.left_of(BLEND) == {"psnr_plain": plain}
+    assert judge.left_of(POLICIES[1].model_copy(update={"sigmas": sigmas})) == {"psnr_plain": plain}
+    combined = measured(guided.model_copy(update={"guided": None}))
+    assert judge.left_of(guided) == {"psnr_plain": plain, "psnr_combined": combined}
+    assert judge.left_of(guided, plain=False) == {"psnr_combined": combined}
+
+
 def test_a_perfect_picture_has_a_finite_psnr():
     judge = judging(samples=(1,))
     quality = judge.quality(Policy(mask=Mask.full(STEPS)), used_to_choose=False)

@@ -1,6 +1,8 @@
 """Exported workflows, posted to ComfyUI's own server on this machine.
 
-ComfyUI is under the GPL: it comes from a package of PyPI, is kept outside the tree, and runs in a process of its own.
+ComfyUI is under the GPL: its source comes in a package of PyPI, which is unpacked outside the tree. What it needs
+beyond this environment is in a folder beside it (`environments.py`). It runs in a process of its own, started once for
+all tests.
 """
 
 from __future__ import annotations
@@ -28,6 +30,14 @@ from exports.policies import PROMPT, SIZE, drawn, levels, policies, stock
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KINDS = ("plain", "levels", "weights", "rows", "features")
+CORE = ("plain", "levels")  # which need no node of ours
+NEGATIVE = {"negative_prompt": "green leaf", "true_cfg_scale": 1.5}
+# What a policy says that was made with guidance between two prompts: on FLUX, whose network is told a guidance beside,
+# and on a model that knows no other.
+TWO_PROMPTS = {
+    "flux": {"true_guidance": NEGATIVE["true_cfg_scale"]},
+    "another": {"pipeline": "QwenImagePipeline", "guidance": NEGATIVE["true_cfg_scale"]},
+}
 
 
 class Server:
@@ -87,6 +97,18 @@ def exported(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def guided(tmp_path_factory):
+    """The same policies as if they had been made with guidance between two prompts."""
+    folder, found = tmp_path_factory.mktemp("guided"), {}
+    for kind in ("plain", "rows"):
+        for model, said in TWO_PROMPTS.items():
+            policy = policies(levels())[kind]
+            policy = policy.model_copy(update={"origin": policy.origin.model_copy(update=said)})
+            found[kind, model] = budcache.export(policy, "comfyui", folder / f"{kind}-{model}").path
+    return found
+
+
+@pytest.fixture(scope="module")
 def server(tmp_path_factory, exported):
     base = tmp_path_factory.mktemp("comfyui")
     nodes = base / "custom_nodes"
@@ -103,12 +125,14 @@ def server(tmp_path_factory, exported):
 
 @pytest.fixture(scope="module")
 def prompt(tmp_path_factory):
-    """What the pipeline makes of the prompt, and its noise in the layout of ComfyUI."""
-    pipe, file = stock(), tmp_path_factory.mktemp("prompt") / "prompt.safetensors"
-    texts, pooled, _ = pipe.encode_prompt(PROMPT["prompt"], None, max_sequence_length=PROMPT["max_sequence_length"])
+    """What the pipeline makes of the prompts, and its noise in the layout of ComfyUI."""
+    pipe, file, found = stock(), tmp_path_factory.mktemp("prompt") / "prompt.safetensors", {}
+    for name, text in (("prompt", PROMPT["prompt"]), ("negative", NEGATIVE["negative_prompt"])):
+        encoded = pipe.encode_prompt(text, None, max_sequence_length=PROMPT["max_sequence_length"])
+        found |= {f"{name}_embeds": encoded[0], f"{name}_pooled": encoded[1]}
     with budcache.PipelineModel(pipe, steps=2, **PROMPT, generator=torch.Generator().manual_seed(0)) as run:
         noise = square(run.noise)
-    save_file({"prompt_embeds": texts, "pooled_prompt_embeds": pooled, "noise": noise}, file)
+    save_file({**found, "noise": noise}, file)
     return file
 
 
@@ -118,14 +142,18 @@ def square(latents: torch.Tensor) -> torch.Tensor:
     return pipe._unpack_latents(latents, SIZE, SIZE, pipe.vae_scale_factor).contiguous()
 
 
+SAMPLING = ("guidance", "negative_guidance", "guider", "sampler", "sigmas", "run")
+
+
 def on_tiny_flux(workflow: dict, prompt: Path, result: Path) -> dict:
     """An exported workflow with another model in front, and with its latents kept; what samples is as it was."""
     (weights,) = (models.folder("tiny-flux") / "transformer").glob("*.safetensors")
     given = {"weights": str(weights), "prompt": str(prompt)}
-    kept = {name: workflow[name] for name in workflow if name in ("guidance", "guider", "sampler", "sigmas", "run")}
-    kept["guidance"]["inputs"]["conditioning"] = ["tiny", 1]
-    kept["guider"]["inputs"]["model"] = ["tiny", 0]
-    kept["run"]["inputs"] |= {"noise": ["tiny", 2], "latent_image": ["tiny", 3]}
+    instead = {"model": 0, "prompt": 1, "negative": 2, "noise": 3, "latent": 4}  # of the node TinyFlux
+    kept = {name: workflow[name] for name in workflow if name in SAMPLING}
+    for node in kept.values():
+        links = {key: value for key, value in node["inputs"].items() if isinstance(value, list)}
+        node["inputs"] |= {key: ["tiny", instead[link[0]]] for key, link in links.items() if link[0] in instead}
     save = {"model": ["tiny", 0], "samples": ["run", 0], "file": str(result)}
     return {
         **kept,
@@ -137,20 +165,35 @@ def on_tiny_flux(workflow: dict, prompt: Path, result: Path) -> dict:
 @pytest.mark.parametrize("kind", KINDS)
 def test_comfyui_draws_what_budcache_draws(server, exported, prompt, kind, tmp_path):
     workflow = json.loads((exported[kind] / "example_workflows" / "policy-api.json").read_text())
-    core = kind in ("plain", "levels")
+    core = kind in CORE
     assert (exported[kind] / "__init__.py").exists() != core
     assert ("BudcachePolicy" in {node["class_type"] for node in workflow.values()}) != core
-    status = server.run(on_tiny_flux(workflow, prompt, tmp_path / "latents.safetensors"))
-    assert status["status_str"] == "success", status
-    found = load_file(tmp_path / "latents.safetensors")["latents"]
-    expected = square(drawn(policies(levels())[kind]))
-    assert (found - expected).abs().max() <= 1e-5
+    found = drawn_there(server, workflow, prompt, tmp_path)
+    assert (found - square(drawn(policies(levels())[kind]))).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("model", TWO_PROMPTS)
 @pytest.mark.parametrize("kind", ["plain", "rows"])
-def test_the_editor_s_workflow_is_the_server_s(server, exported, kind):
+def test_comfyui_guides_between_two_prompts_as_diffusers_does(server, guided, prompt, kind, model, tmp_path):
+    workflow = json.loads((guided[kind, model] / "example_workflows" / "policy-api.json").read_text())
+    assert workflow["guider"]["class_type"] == "CFGGuider" and ("guidance" in workflow) == (model == "flux")
+    found = drawn_there(server, workflow, prompt, tmp_path)
+    one, two = (square(drawn(policies(levels())[kind], **more)) for more in ({}, NEGATIVE))
+    assert (found - two).abs().max() <= 1e-5 < (found - one).abs().max()
+
+
+def drawn_there(server: Server, workflow: dict, prompt: Path, folder: Path) -> torch.Tensor:
+    """The final latents of an exported workflow."""
+    status = server.run(on_tiny_flux(workflow, prompt, folder / "latents.safetensors"))
+    assert status["status_str"] == "success", status
+    return load_file(folder / "latents.safetensors")["latents"]
+
+
+@pytest.mark.parametrize("model", [None, *TWO_PROMPTS])
+@pytest.mark.parametrize("kind", ["plain", "rows"])
+def test_the_editor_s_workflow_is_the_server_s(server, exported, guided, kind, model):
     """Read as the editor reads it, by the server's own word on the widgets of each node."""
-    folder = exported[kind] / "example_workflows"
+    folder = (exported[kind] if model is None else guided[kind, model]) / "example_workflows"
     ours, known = json.loads((folder / "policy.json").read_text()), server.ask("/object_info")
     links = {link[0]: link for link in ours["links"]}
     found = {}

@@ -12,6 +12,7 @@ import pytest
 import budcache
 from budcache import FileError, Ladder, Policy, PolicyError
 from budcache.exports import TARGETS, Target
+from budcache.policy import Quality
 from exports.policies import CALLS, MASK, policies
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +140,23 @@ def test_a_loss_is_said_in_decibels_where_both_figures_are_on_record(tmp_path):
     assert "34.4 dB without, on the prompts that it was fitted on" in made.lost[0]
 
 
+def test_each_loss_has_the_figure_of_what_is_left(tmp_path):
+    """Without its rows, without those for branches, without its levels; where it is another rest, none."""
+    quality = Quality(psnr=40.0, psnr_plain=30.0, psnr_combined=38.5)
+
+    def lost(kind, target, **update):
+        policy = policies()[kind].model_copy(update={"quality": quality, **update})
+        return " / ".join(TARGETS[target].lost(_task(policy)))
+
+    assert "apart (40.0 dB with it, 38.5 dB without, on held-out prompts)" in lost("guided", "comfyui")
+    assert "left out (40.0 dB with it, 30.0 dB without" in lost("guided", "sdcpp")
+    assert "levels are left out (40.0 dB with it, 30.0 dB without" in lost("levels", "cache-dit")
+    assert lost("features", "cache-dit").count("30.0 dB") == 1  # rows and levels together
+    assert "left out (what that costs is not on record)" in lost("features", "sdcpp")  # its levels are kept there
+    unknown = lost("guided", "comfyui", quality=None)
+    assert "apart (what that costs is not on record; `budcache fit`" in unknown
+
+
 @each_target
 def test_another_solver_is_not_passed_off_as_euler(target, tmp_path):
     origin = policies()["plain"].origin.model_copy(
@@ -238,6 +256,24 @@ def test_a_workflow_of_another_model_is_not_flux_s(tmp_path):
         assert nodes["guider"]["inputs"]["negative"] == ["negative", 0]
         assert nodes["latent"]["inputs"] == {"width": 832, "height": 480, "length": 81, "batch_size": 1}
         assert "the loaders that WanPipeline needs" in made.run
+
+
+def test_a_workflow_is_for_the_size_that_was_asked_for(tmp_path):
+    policy = policies()["plain"]
+    policy = policy.model_copy(update={"origin": policy.origin.model_copy(update={"scheduler_settings": {}})})
+    made = budcache.export(policy, "comfyui", tmp_path / "a", size=(128, 96))
+    nodes = json.loads((made.path / "example_workflows" / "policy-api.json").read_text())
+    assert nodes["latent"]["inputs"] == {"width": 96, "height": 128, "batch_size": 1}
+
+
+@pytest.mark.parametrize("said", [{"true_guidance": 4.0}, {"ranges": {"true_guidance": (3.0, 5.0)}}])
+def test_flux_with_a_negative_prompt_is_guided_between_both(said, tmp_path):
+    policy = policies()["rows"]
+    policy = policy.model_copy(update={"origin": policy.origin.model_copy(update=said)})
+    made = budcache.export(policy, "comfyui", tmp_path / "a")
+    nodes = json.loads((made.path / "example_workflows" / "policy-api.json").read_text())
+    assert nodes["guider"]["class_type"] == "CFGGuider" and nodes["guider"]["inputs"]["cfg"] == 4.0
+    assert nodes["negative_guidance"]["inputs"] == {"conditioning": ["negative", 0], "guidance": 3.5}
 
 
 def test_a_policy_of_another_model_is_not_written_into_a_pipeline(tmp_path):

@@ -117,6 +117,19 @@ def test_searches_keep_the_levels_of_their_runs(tmp_path):
     assert json.loads(made.path.read_text()) == pytest.approx([expected[k] for k in (*computed, 4)], abs=1e-7)
 
 
+def test_searches_know_the_size_of_their_runs(tmp_path):
+    """So that another size needs no model."""
+    pipe = budcache.load("tiny-flux")
+    pipe.register_modules(scheduler=type(pipe.scheduler).from_config(pipe.scheduler.config, use_dynamic_shifting=True))
+    options = {"steps": 4, "budgets": 2, "prompts": ["red apple", "cat face"], "progress": False, "refine": "none"}
+    usual = budcache.search(pipe, **options)[2]
+    assert (usual.origin.height, usual.origin.width) == (64, 64)
+    other = budcache.search(pipe, **options, call={"height": 96, "width": 128})[2]
+    assert (other.origin.height, other.origin.width) == (96, 128)
+    assert levels_for(usual, (96, 128)).own == pytest.approx(other.origin.levels, abs=2e-6)
+    assert usual.origin.levels != other.origin.levels
+
+
 def test_levels_of_an_origin_fit_the_steps():
     with pytest.raises(PolicyError, match=r"origin\.levels has 2"):
         Policy(mask="10", origin=Origin(levels=(1.0, 0.0)))

@@ -23,6 +23,7 @@ def classes(target, folder):
 
 
 def test_diffsynth_draws_what_budcache_draws(tmp_path):
+    """Its wheel and three small packages beside this environment; what it imports in vain is `placeholders.py`."""
     found = outside("diffsynth_run", libraries(*DIFFSYNTH), **classes("diffsynth", tmp_path))
     assert {kind: found[kind]["calls"] for kind in KINDS} == dict.fromkeys(KINDS, CALLS)
     assert max(found[kind]["difference"] for kind in KINDS) <= 1e-5, found
@@ -30,12 +31,14 @@ def test_diffsynth_draws_what_budcache_draws(tmp_path):
 
 
 def test_mflux_draws_what_budcache_draws(tmp_path):
+    """Its wheel beside this environment, with mlx for CPUs; its own configuration loads the exported class."""
     found = outside("mflux_run", libraries(*MFLUX), **classes("mflux", tmp_path))
     assert max(found[kind]["difference"] for kind in KINDS) <= 1e-5, found
     assert f"--steps {CALLS}" in found["steps"]
 
 
 def test_cache_dit_computes_at_the_policy_s_steps(tmp_path):
+    """Its wheel alone, beside this environment."""
     policy, file = policies(levels())["residual"], tmp_path / "mask.yaml"
     budcache.export(policy, "cache-dit", file, approximate=True)
     found = outside("cachedit_run", libraries(*CACHE_DIT), file=file, levels=levels())
@@ -44,6 +47,7 @@ def test_cache_dit_computes_at_the_policy_s_steps(tmp_path):
 
 
 def test_sglang_reads_the_masks_that_were_meant(tmp_path):
+    """Its wheel is unpacked, not installed: its functions that read settings are taken out, with real cache-dit."""
     dice, folders, masks = random.Random(0), [], []
     for number in range(40):
         bits = "1" + "".join(dice.choice("01") for _ in range(27))
@@ -59,6 +63,7 @@ def test_sglang_reads_the_masks_that_were_meant(tmp_path):
 
 
 def test_vllm_omni_reuses_residuals_to_the_last_bit(tmp_path):
+    """Its wheel is unpacked, not installed: configuration and hook are imported, with a logger for vLLM's."""
     file, there = tmp_path / "flags.txt", unpacked(VLLM_OMNI, "vllm_omni/diffusion/")
     budcache.export(policies(levels())["residual"], "magcache", file, runtime="vllm-omni")
     found = outside("vllm_omni_run", file=file, vllm_omni=there, levels=levels())

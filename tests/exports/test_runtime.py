@@ -67,6 +67,15 @@ def test_a_run_elsewhere_ends_where_a_rollout_does(policy, samples):
     assert torch.allclose(elsewhere(policy, x), expected, rtol=1e-9, atol=1e-9)
 
 
+def test_where_samples_are_written_into_one_array_the_noise_is_remembered():
+    policy = Policy(mask="101", sigmas=(1.0, 0.7, 0.3, 0.0), rows=[Row(outputs=(1.0,)), Row(outputs=(1.0,), noise=0.5)])
+    found = runtime.read_policy(json.dumps(policy.model_dump(mode="json", exclude_none=True)))
+    run, x, v = runtime.Runner(found, lambda x: x), torch.ones(3), torch.ones(3)
+    for _ in range(2):
+        x[:] = run.step(x, v, -0.25)
+    assert x.tolist() == [1.0] * 3  # 1 - 2 * 0.25 + 0.5 of the noise that it began with
+
+
 @pytest.mark.parametrize("kind", ["plain", "levels", "weights", "rows", "features"])
 def test_levels_are_those_of_the_computed_steps(kind):
     policy = policies()[kind].model_dump(mode="json", exclude_none=True)

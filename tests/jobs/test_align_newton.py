@@ -117,7 +117,8 @@ def test_batches_align_the_same():
     [
         ({"method": "gauss-newton", "rate": 1e-3}, 'rate belongs to the method "gradient"'),
         ({"method": "newton"}, "there is no method 'newton'"),
-        ({"method": "gradient", "batch": 2}, "one sample is run at a time"),
+        ({"method": "gradient", "batch": 2}, "by gradients one sample is run at a time, not 2. Leave batch out"),
+        ({"epochs": 2, "batch": 4}, 'epochs belongs to the method "gradient", .* not 4. Leave epochs or batch out'),
     ],
 )
 def test_settings_of_the_other_method_are_refused(more, says):

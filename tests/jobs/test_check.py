@@ -11,7 +11,7 @@ from zoo import entry
 import budcache
 from budcache import BudcacheScheduler, BudcacheWarning, Origin, PipelineError, Policy, Quality, SearchError
 from budcache.comparison.timing import Speed
-from budcache.jobs.promised import quality, speed_of
+from budcache.jobs.promised import quality, settings_like, speed_of
 from budcache.pipeline.heard import Heard, heard, steps_in
 from budcache.rows import Row
 
@@ -204,3 +204,18 @@ def test_wrong_questions_get_a_sentence():
         budcache.check(pipe, POLICIES["plain"], prompt=["a"])
     with pytest.raises((SearchError, PipelineError), match="hieght"):
         budcache.check(pipe, POLICIES["plain"], call={"hieght": 3})
+
+
+def test_a_policy_of_true_guidance_is_tried_with_it():
+    """Which takes a negative prompt: without one the scale would not be at work."""
+    kind = entry("flux-true-cfg")
+    pipe, policy = kind.build(), Policy(mask="100100", origin=Origin(true_guidance=4.0, height=32, width=32))
+    assert settings_like(pipe, policy, [{"prompt": "a cat"}]) == {
+        "height": 32,
+        "width": 32,
+        "true_cfg_scale": 4.0,
+        "negative_prompt": "",
+    }
+    own = [{"prompt": "a cat", "negative_prompt": "rain", "height": 64}]
+    assert settings_like(pipe, policy, own) == {"true_cfg_scale": 4.0}
+    assert settings_like(pipe, policy, [{"true_cfg_scale": 2.0}]) == {"height": 32, "width": 32}

@@ -11,6 +11,8 @@ from zoo import entry
 
 from budcache import PipelineError, SearchError
 from budcache.jobs.setup import Setup
+from budcache.pipeline import describe
+from budcache.pipeline.arguments import usual_size
 from budcache.samples.samples import digest
 
 STEPS = 6
@@ -117,3 +119,41 @@ def test_an_origin_says_what_a_policy_was_made_on(zoo):
     origin = Setup(pipe, STEPS, teacher_steps=9).origin(given, seed=4)
     assert (origin.pipeline, origin.prompts, origin.prompts_hash) == ("FluxPipeline", 2, digest(given))
     assert (origin.height, origin.guidance, origin.teacher_steps, origin.seed) == (32, 3.5, 9, 4)
+
+
+# Origins
+
+
+@pytest.mark.parametrize("name", ["sd3", "sdxl", "lumina2", "hidream"])
+def test_the_usual_size_is_that_of_what_is_drawn(name):
+    kind = entry(name)
+    pipe, call = kind.build(), {key: value for key, value in kind.kwargs().items() if key not in ("height", "width")}
+    pipe.set_progress_bar_config(disable=True)
+    drawn = pipe(**call, num_inference_steps=2, output_type="np").images[0]
+    origin = describe(pipe)
+    assert (origin.height, origin.width) == drawn.shape[:2]
+
+
+@pytest.mark.parametrize("name", ["flux-img2img", "flux-kontext", "wan-i2v", "sd3-controlnet"])
+def test_no_size_is_usual_where_it_comes_from_a_picture(name):
+    origin = describe(entry(name).build())
+    assert origin.height is None and origin.width is None
+
+
+def test_the_size_of_a_run_is_what_it_was_told_or_what_is_usual():
+    setup = Setup(entry("sd3").build(), STEPS)
+    usual = usual_size(setup.pipe)
+    for told, expected in (({}, usual), ({"height": 48, "width": 64}, (48, 64)), ({"width": 64}, (usual[0], 64))):
+        origin = setup.origin([{"prompt": "a cat", **told}])
+        assert (origin.height, origin.width) == expected
+
+
+def test_true_guidance_is_on_record_where_it_is_at_work():
+    setup = Setup(entry("qwen-image").build(), STEPS)
+    negative = {"prompt": "a cat", "negative_prompt": " "}
+    assert setup.origin([{"prompt": "a cat"}]).true_guidance is None
+    assert setup.origin([negative]).true_guidance == 4.0  # as its signature has it
+    assert setup.origin([{**negative, "true_cfg_scale": 2.5}]).true_guidance == 2.5
+    mixed = setup.origin([{**negative, "true_cfg_scale": scale} for scale in (2.0, 5.0)])
+    assert mixed.true_guidance is None and mixed.ranges == {"true_guidance": (2.0, 5.0)}
+    assert Setup(entry("sd3").build(), STEPS).origin([negative]).true_guidance is None

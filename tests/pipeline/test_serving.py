@@ -578,6 +578,15 @@ def test_residual_reuse_refuses_a_pipeline_that_skips_the_ends_of_its_trunk(skip
     assert torch.equal(latents(kind, pipe, **skip), bare)
 
 
+def test_where_a_pipeline_writes_its_samples_into_one_tensor_the_noise_is_remembered():
+    kind = entry("kandinsky5-t2v")
+    pipe = kind.build()
+    policy = Policy(mask="110100", rows=[{"outputs": [1.0], "noise": noise} for noise in (0.0, 0.1, -0.1)])
+    with budcache.applied(pipe, policy):
+        served = latents(kind, pipe)
+    assert torch.equal(served, rolled(kind, pipe, policy))
+
+
 def test_nothing_is_remembered_after_a_run():
     kind, pipe = flux()
     for policy in (Policy(mask="110100", reuse="residual"), Policy(mask="110100", weights=[[1.0], [1.0, 0.1], [1.0]])):

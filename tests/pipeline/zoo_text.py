@@ -32,7 +32,6 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLTextModel,
     Qwen2Tokenizer,
-    Qwen2VLImageProcessorPil,
     Qwen2VLProcessor,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -93,6 +92,8 @@ class _Processor(Qwen2VLProcessor):
 
 def qwen_vl_processor() -> Qwen2VLProcessor:
     """A processor of texts and images (28 pixels a side at most) for Qwen2.5-VL."""
+    from transformers import Qwen2VLImageProcessorPil  # not there in the lowest version that we allow
+
     images = Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28, "longest_edge": 28 * 28})
     return _Processor(image_processor=images, tokenizer=byte_tokenizer(), video_processor=None, chat_template=CHATML)
 

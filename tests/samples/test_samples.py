@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from budcache import SearchError
-from budcache.samples.samples import digest, fresh, seeded, settings_of, split, take_samples
+from budcache.samples.samples import digest, fresh, seeded, settings_of, settings_of_all, split, take_samples
 
 
 def generator(seed):
@@ -113,3 +113,13 @@ def test_a_fresh_sample_draws_the_same_noise_again():
 def test_settings_are_what_an_origin_has_a_field_for():
     sample = {"prompt": "a", "height": 64, "width": None, "num_frames": 9, "guidance_scale": 3.5, "strength": 0.5}
     assert settings_of(sample) == {"height": 64, "frames": 9, "guidance": 3.5}
+
+
+def test_true_guidance_counts_where_there_is_a_second_prompt():
+    given = {"true_cfg_scale": 4.0}
+    assert settings_of(given) == {} and settings_of_all([given]) == {"true_guidance": None}
+    both = {**given, "negative_prompt": ""}
+    assert settings_of(both) == settings_of_all([both]) == {"true_guidance": 4.0}
+    mixed = settings_of_all([both, {**both, "true_cfg_scale": 2.0}])
+    assert mixed == {"true_guidance": None, "ranges": {"true_guidance": (2.0, 4.0)}}
+    assert settings_of_all([{"negative_prompt": ""}]) == {}  # as the pipeline has it

@@ -1,10 +1,6 @@
-"""Jobs on workers find what one process finds, to the last bit; whoever dies is replaced."""
+"""Jobs on workers find what one process finds, to the last bit."""
 
 from __future__ import annotations
-
-import json
-import os
-import signal
 
 import pytest
 
@@ -12,39 +8,18 @@ import budcache
 from budcache import PipelineError, SearchError, Workers
 from budcache.errors import WorkerError
 from budcache.events import Progress, WorkerTold
-from budcache.models import prompts
+from budcache.strategies import Limits
+from budcache.workers.fleet import Fleet
+from budcache.workers.team import Team, check_same
 
-pytestmark = pytest.mark.timeout(1200)  # processes that load torch and a pipeline take long to start on busy cores
-
-STEPS = 8
-TEXTS = prompts("tiny-flux", "calibration")
-# Five samples to search on in runs of two, two and one, and two to judge by: no number of workers but one divides them.
-SEARCH = {"steps": STEPS, "budgets": [3, 4], "prompts": TEXTS[:7], "selection": 2, "batch": 2}
-
-
-def moving(ladder):
-    """What a ladder does and how good it is, whatever it cost."""
-    return [rung.model_dump(exclude={"origin": {"calls"}, "refined": {"__all__": {"calls"}}}) for rung in ladder]
-
-
-def scores(ledger):
-    """What a ledger knows, whatever it cost."""
-    lines = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
-    return [{key: value for key, value in line.items() if key != "calls"} for line in lines if "mask" in line]
-
-
-@pytest.fixture(scope="module")
-def alone(pipe, tmp_path_factory):
-    """The search of one process, and its ledger."""
-    ledger = tmp_path_factory.mktemp("alone") / "ledger.jsonl"
-    return budcache.search(pipe, **SEARCH, refine="full", ledger=ledger), ledger
+from .same import MODEL, SEARCH, STEPS, TEXTS, scores
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_search_finds_what_one_process_finds(alone, team_of, tmp_path, count):
     told = []
     with team_of(count) as team:
-        found = budcache.search(team, **SEARCH, refine="full", ledger=tmp_path / "l", watch=told.append)
+        found = budcache.search(team, **SEARCH, ledger=tmp_path / "l", watch=told.append)
     assert found.model_dump_json() == alone[0].model_dump_json()
     assert scores(tmp_path / "l") == scores(alone[1])
     assert found.searched.calls == alone[0].searched.calls
@@ -57,29 +32,19 @@ def test_a_search_finds_what_one_process_finds(alone, team_of, tmp_path, count):
 
 
 MIXED = [{"prompt": text, "guidance_scale": 2.0 + i % 2} for i, text in enumerate(TEXTS[:4])]
-LIMITS = budcache.strategies.Limits(evaluations=12)
+FEW = {"steps": STEPS, "budgets": 3, "prompts": TEXTS[:4], "selection": 1, "batch": 2}
+KINDS = {
+    "residual": {"strategy": "ladder", "reuse": "residual"},
+    "mixed": {"samples": MIXED, "prompts": ()},
+    "limits": {"strategy": "anneal", "refine": "none", "limits": Limits(evaluations=12)},
+    "pixel": {"strategy": "exhaustive", "steps": 4, "budgets": 2, "objective": "pixel", "teacher_steps": 8},
+}
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param({"strategy": "ladder", "reuse": "residual"}, id="residual"),
-        pytest.param({"samples": MIXED, "prompts": ()}, id="mixed"),
-        pytest.param(
-            {"strategy": "anneal", "refine": "none", "limits": LIMITS, "budgets": 3},
-            id="limits",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"strategy": "exhaustive", "steps": 5, "objective": "pixel", "teacher_steps": 10},
-            id="pixel",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_every_kind_of_search_does(pipe, team_of, how):
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_search_does(pipe, team_of, kind):
     with team_of(2) as team:
-        here, there = (budcache.search(where, **{**SEARCH, "selection": 1, **how}) for where in (pipe, team))
+        here, there = (budcache.search(where, **{**FEW, **KINDS[kind]}) for where in (pipe, team))
     assert there.model_dump_json() == here.model_dump_json()
 
 
@@ -93,124 +58,103 @@ def test_fits_and_alignments_do(pipe, three, alone):
 
 @pytest.mark.slow
 def test_comparisons_search_there(pipe, cluster, tmp_path):
-    more = {"calibration": TEXTS[:4], "methods": ["budcache-plain", "fewer-steps"], "timed": [], "batch": 2}
+    more = {"calibration": TEXTS[:4], "methods": ["budcache-plain"], "timed": [], "batch": 2}
     ladders = []
-    for name, workers in (("here", None), ("there", Workers(2, load="tiny-flux"))):
+    for name, workers in (("here", None), ("there", Workers(1, load=MODEL))):
         folder = tmp_path / name
         budcache.compare(pipe, steps=STEPS, budgets=3, prompts=TEXTS[-1:], folder=folder, workers=workers, **more)
         ladders.append((folder / "budcache-plain.ladder.json").read_text())
     assert ladders[0] == ladders[1]
 
 
-def test_a_worker_that_is_killed_is_replaced(alone, three, tmp_path):
-    told, victim = [], three.fleet.members[1]
-
-    def watch(event):
-        told.append(event)
-        if isinstance(event, WorkerTold) and event.sample_calls > before + 40 and victim.generation == generation:
-            os.kill(victim.process, signal.SIGKILL)
-
-    before, generation = victim.sample_calls, victim.generation
-    found = budcache.search(three, **SEARCH, refine="full", ledger=tmp_path / "l", watch=watch)
-    assert moving(found) == moving(alone[0])
-    assert scores(tmp_path / "l") == scores(alone[1])
-    states = [event.state for event in told if isinstance(event, WorkerTold) and event.worker == 1]
-    assert states.count("lost") == states.count("ready") == 1
-    assert states[-1] == "working"
-    assert found.searched.calls >= alone[0].searched.calls
-
-
-def test_who_dies_too_often_ends_the_job_and_one_process_goes_on(alone, pipe, cluster, tmp_path):
-    ledger, workers = tmp_path / "ledger.jsonl", Workers(1, retries=0)
-    with workers.started("tiny-flux") as team:
-
-        def watch(event):
-            if isinstance(event, budcache.events.Scored):
-                os.kill(team.fleet.members[0].process, signal.SIGKILL)
-
-        with pytest.raises(WorkerError, match=r"worker 0 on .* died 1 time in a row.*goes on from there"):
-            budcache.search(team, **SEARCH, refine="full", ledger=ledger, watch=watch)
-    known = scores(ledger)
-    assert known == scores(alone[1])[: len(known)]
-    assert known
-    found = budcache.search(pipe, **SEARCH, refine="full", ledger=ledger)
-    assert moving(found) == moving(alone[0])
-    assert found.searched.earlier > 0
-
-
-def test_no_actor_is_left_behind(cluster):
-    with pytest.raises(ZeroDivisionError), Workers(1).started("tiny-flux") as team:
-        actor = team.fleet.members[0].actor
-        1 / 0  # noqa: B018
-    with pytest.raises(cluster.exceptions.RayActorError):
-        cluster.get(actor.where.remote())
-
-
 # What is refused
 
 
-def test_what_goes_wrong_in_a_worker_is_said_here(cluster):
+def of_somebody_who_has_this_file():
+    """Workers do not have it: they were not started here."""
+
+
+def test_what_goes_wrong_in_a_worker_is_said_here_and_does_not_end_it(cluster):
     def broken():
         raise OSError("no such disk")
 
-    for load, error, text in (
-        (broken, OSError, "no such disk"),
-        (lambda: 3, PipelineError, r"returned a int\. Return a diffusers pipeline"),
-        ("no-such-model", PipelineError, "there is no model 'no-such-model'"),
-        (alone_policy, WorkerError, r"cannot read what it was sent: ModuleNotFoundError.*installed on all machines"),
-    ):
-        with pytest.raises(error, match=text), Workers(1).started(load):
-            pass
+    with Fleet(cluster, Workers(1)) as fleet:
+        actor, process = fleet.members[0].actor, fleet.members[0].process
+        for load, error, text in (
+            (broken, OSError, "no such disk"),
+            (lambda: 3, PipelineError, r"returned a int\. Return a diffusers pipeline"),
+            ("no-such-model", PipelineError, "there is no model 'no-such-model'"),
+            (
+                of_somebody_who_has_this_file,
+                WorkerError,
+                r"cannot read what it was sent: ModuleNotFoundError.*installed on all machines",
+            ),
+        ):
+            with pytest.raises(error, match=text):
+                Team(fleet, load)
+        assert cluster.get(actor.where.remote())[1] == process
+    with pytest.raises(cluster.exceptions.RayActorError):  # nobody is left behind
+        cluster.get(actor.where.remote())
 
 
 def test_an_argument_that_the_pipeline_does_not_take_is_refused(three):
     with pytest.raises(PipelineError, match=r"FluxPipeline takes no argument 'hight'\. .* height\?$"):
         budcache.search(three, **SEARCH, call={"hight": 64})
     with pytest.raises(PipelineError, match="takes no argument 'no_such_thing'"):
-        budcache.fit(three, alone_policy(), prompts=TEXTS[:4], call={"no_such_thing": 1})
+        budcache.fit(three, some_policy(), prompts=TEXTS[:4], call={"no_such_thing": 1})
 
 
-def alone_policy():
+def some_policy():
     return budcache.Policy(mask="10100100")
 
 
-def test_a_pipeline_of_this_process_is_not_sent(pipe, cluster):
+def test_a_pipeline_of_this_process_is_not_sent(pipe):
     with pytest.raises(PipelineError, match=r"cannot be sent to workers.*Workers\(load=\.\.\.\)"):
         budcache.search(pipe, **SEARCH, workers=Workers(1))
     with pytest.raises(PipelineError, match="workers cannot load 3"):
         budcache.search(3, **SEARCH, workers=Workers(1))
 
 
-def test_workers_with_another_model_than_the_one_that_is_here_are_refused(pipe, cluster):
-    def other():
-        pipe = budcache.load("tiny-flux")
-        pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config, shift=2.5)
-        return pipe
-
-    with (
-        pytest.raises(PipelineError, match="another pipeline than the one that was given: its scheduler_settings is"),
-        Workers(1, load=other).started(pipe),
-    ):
-        pass
+def test_workers_with_another_model_than_the_one_that_is_here_are_refused(pipe, three):
+    check_same(pipe, three)
+    other = budcache.load(MODEL)
+    other.scheduler = type(other.scheduler).from_config(other.scheduler.config, shift=2.5)
+    with pytest.raises(PipelineError, match="another pipeline than the one that was given: its scheduler_settings is"):
+        check_same(other, three)
 
 
 def test_gradients_have_no_workers(three):
-    with pytest.raises(SearchError, match="one update follows the other"):
-        budcache.align(three, alone_policy(), prompts=TEXTS[:4])
+    for where, workers in ((three, None), (MODEL, Workers(2))):
+        with pytest.raises(SearchError, match=r"by gradients one update follows the other.*Leave workers out"):
+            budcache.align(where, some_policy(), prompts=TEXTS[:4], workers=workers)
 
 
-def test_a_cluster_without_room_is_a_sentence(cluster):
+def test_more_workers_than_room_are_refused_at_once(cluster, run_here, tmp_path):
     with (
-        pytest.raises(WorkerError, match=r"no room for a worker for 1 s.*each worker takes 64 and 0"),
-        Workers(1, cpus=64, patience=1).started("tiny-flux"),
+        pytest.raises(
+            WorkerError, match=r"no room for 1 worker: the cluster has 4 CPUs and 0 GPUs on 2 machines.*takes 3"
+        ),
+        Workers(1, cpus=3).started(MODEL),
+    ):
+        pass
+    options = ("search", MODEL, "-b", 3, "--out", tmp_path / "a.json", "--workers", "ray", "--worker-count", 5)
+    code, _, errors = run_here(*options)
+    assert (code, "Traceback" in errors) == (2, False)
+    assert "budcache: there is no room for 5 workers" in errors
+    assert "so 4 fit. Ask for fewer or smaller ones, or leave the number out." in " ".join(errors.split())
+
+
+def test_who_finds_all_places_taken_waits_and_says_so(three, cluster):
+    with (
+        Fleet(cluster, Workers(1)),
+        pytest.raises(
+            WorkerError, match=r"no room for a worker for 1 s: it has 0 CPUs .* free.*fewer or smaller workers"
+        ),
+        Fleet(cluster, Workers(1, patience=1)),
     ):
         pass
 
 
-def test_the_command_finds_the_same(run_here, three, pipe, tmp_path):
-    out = tmp_path / "found.json"
-    options = ["--budgets", 3, "--steps", STEPS, "--count", 4, "--batch", 2, "--out", out]
-    code, _, errors = run_here("search", "tiny-flux", *options, "--workers", "ray", "--worker-count", 2)
-    assert (code, "Traceback" in errors) == (0, False)
-    here = budcache.search(pipe, steps=STEPS, budgets=3, prompts=TEXTS[:4], batch=2)
-    assert budcache.Ladder.load(out).model_dump_json() == here.model_dump_json()
+def test_another_cluster_than_the_one_at_hand_is_refused(cluster):
+    with pytest.raises(WorkerError, match=r"connected to the Ray cluster at .* already.*ray\.shutdown\(\)"):
+        budcache.search(MODEL, **SEARCH, workers=Workers(1, "10.0.0.1:6379"))

@@ -80,6 +80,19 @@ class Judge:
         """How near a policy comes to the full run on these samples."""
         return quality_of(self.score(policy)).model_copy(update={"used_to_choose": used_to_choose})
 
+    def left_of(self, policy: Policy, *, plain: bool = True) -> dict[str, float]:
+        """What is left of a policy's PSNR where parts of it cannot be carried out: fields of `Quality`.
+
+        Args:
+            policy: with numbers of its own; of one that repeats outputs nothing can be left out.
+            plain: whether to look at its mask alone as well, which mostly was not run before.
+        """
+        bare = policy.model_copy(update=dict.fromkeys(("weights", "rows", "guided", "sigmas")))
+        parts = {"psnr_plain": bare} if plain and bare.moving_parts != policy.moving_parts else {}
+        if policy.guided is not None:
+            parts["psnr_combined"] = policy.model_copy(update={"guided": None})
+        return {name: mean(self.score(part).ratios or ()) for name, part in parts.items()}
+
     def forget(self, *but: Policy) -> None:
         """Let go of the final latents that were kept, but for those of some policies."""
         wanted = frozenset(policy.moving_parts for policy in but)

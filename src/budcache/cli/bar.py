@@ -9,12 +9,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from budcache.cli.common import err, say
 from budcache.events import Event, Planned, WorkerTold
 from budcache.events import Progress as Step
-from budcache.jobs.watching import duration
-from budcache.wording import several
+from budcache.jobs.watching import Crew, duration
 
 __all__ = ["Bar", "tell_cost"]
-
-SHOWN = 8  # workers, one by one
 
 
 class Bar:
@@ -26,7 +23,7 @@ class Bar:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet, self._timed = quiet, False
-        self._workers: dict[int, WorkerTold] = {}  # what each said last
+        self._crew = Crew()
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
         self._progress = Progress(
             *columns,
@@ -55,23 +52,14 @@ class Bar:
             self._listen(event)
 
     def _listen(self, told: WorkerTold) -> None:
-        self._workers[told.worker] = told
+        self._crew.hear(told)
         if self.quiet:
             return
         if told.state == "lost":
             say(f"worker {told.worker} on {told.node} was lost; another one does its samples again", err)
         elif told.state == "gone":
-            self._workers.pop(told.worker)
             say(f"there is no room for worker {told.worker}; the others take over", err)
-        self._progress.update(self._task, workers=self._of_workers())
-
-    def _of_workers(self) -> str:
-        """What every worker has done; of many only how they compare."""
-        done = [told.sample_calls for _, told in sorted(self._workers.items())]
-        if not done:
-            return ""
-        each = "+".join(map(str, done)) if len(done) <= SHOWN else f"{min(done)} to {max(done)} each"
-        return f"{several(len(done), 'worker')}: {each}"
+        self._progress.update(self._task, workers=str(self._crew))
 
     def _show(self, step: Step) -> None:
         if step.seconds_left is not None and not self._timed and not self.quiet:

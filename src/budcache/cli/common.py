@@ -24,13 +24,19 @@ from budcache.wording import quote
 if TYPE_CHECKING:
     from budcache.workers import Workers
 
-app = typer.Typer(
-    help="Diffusion pipelines at a number of model calls that you fix in advance.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+def application() -> typer.Typer:
+    """The command line without commands."""
+    return typer.Typer(
+        help="Diffusion pipelines at a number of model calls that you fix in advance.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+app = application()
 out, err = Console(highlight=False, emoji=False), Console(stderr=True, highlight=False, emoji=False)
 
 
@@ -163,6 +169,11 @@ def workers_for(where: str | None, count: int | None, cpus: float | None, gpus: 
             "ray://HOST:PORT for a running one."
         )
     found = Workers(count, None if where == "ray" else where, 1 if cpus is None else cpus, gpus)
+    # Ray tells of workers and machines that died on the standard output, where only results belong. And it tries an
+    # address that does not want us twenty times, with a warning each. It reads both when it is imported.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    if where != "ray":
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     engine()
     return found
 

@@ -14,13 +14,14 @@ from typing import ClassVar
 from budcache import __version__
 from budcache.errors import PolicyError
 from budcache.plan import Plan
-from budcache.policy import Origin, Policy, Reuse
+from budcache.policy import Origin, Policy, Quality, Reuse
 from budcache.wording import quote
 
 __all__ = ["Made", "Target", "Task", "decimals", "filled", "module"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARK = "# What stands below this mark is copied.\n"
+UNKNOWN = "`budcache fit` and a search on 8 prompts or more measure it"
 SOLVER_FREE = "FlowMatchEulerDiscreteScheduler"  # whose steps in a row with one output are one long step (F1)
 
 
@@ -163,11 +164,17 @@ class Target(ABC):
                 f"{instead} reused where the policy reuses {was}, which changed quality by 0.1 to 0.8 dB on tiny-flux"
             )
         if policy.is_blended and not self.carries_rows:
-            found.append(f"the blend of past outputs is left out{_decibels(policy)}")
+            bare = policy.sigmas is None or not self.carries_levels  # so that nothing but the mask is left
+            found.append(f"the blend of past outputs is left out{_decibels(policy, 'psnr_plain' if bare else None)}")
         elif policy.guided is not None:
-            found.append("guidance goes by the rows for the combined output, not by those for its branches apart")
+            found.append(
+                "guidance goes by the rows for the combined output, not by those for its branches apart"
+                + _decibels(policy, "psnr_combined")
+            )
         if policy.sigmas is not None and not self.carries_levels:
-            found.append("its own noise levels are left out" + ("" if policy.is_blended else _decibels(policy)))
+            found.append(
+                "its own noise levels are left out" + ("" if policy.is_blended else _decibels(policy, "psnr_plain"))
+            )
         solver = scheduler not in (None, SOLVER_FREE) and policy.rows is None and policy.reuse == "output"
         if solver and not self.carries_solvers and "output" in self.reuses:
             found.append(f"the steps of {scheduler} become those of Euler")
@@ -189,18 +196,14 @@ def _plain(text: str) -> str:
     return " ".join(re.sub(r"[^\w./@ -]", " ", text, flags=re.ASCII).split())[:120]
 
 
-def _decibels(policy: Policy) -> str:
-    """What all refinements of a policy were worth, where that is on record."""
-    gains = [line.gain for line in policy.refined]
-    psnr = policy.quality.psnr if policy.quality is not None else None
-    if psnr is None or not gains or None in gains:
-        return " (what that costs is not on record; `budcache fit` and a new search measure it)"
-    on = (
-        "on the prompts that it was fitted on"
-        if policy.quality and policy.quality.used_to_fit
-        else "on held-out prompts"
-    )
-    return f" ({psnr:.1f} dB with it, {psnr - sum(gain or 0.0 for gain in gains):.1f} dB without, {on})"
+def _decibels(policy: Policy, left: str | None) -> str:
+    """What leaving a part of a policy out costs, where both figures are on record; `left` names that of the rest."""
+    quality = policy.quality or Quality()
+    rest = None if left is None else getattr(quality, left)
+    if quality.psnr is None or rest is None:
+        return f" (what that costs is not on record{f'; {UNKNOWN}' if left else ''})"
+    on = "on the prompts that it was fitted on" if quality.used_to_fit else "on held-out prompts"
+    return f" ({quality.psnr:.1f} dB with it, {rest:.1f} dB without, {on})"
 
 
 def filled(name: str, **values: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from budcache.exports.base import Made, Target, Task, decimals, filled
 from budcache.policy import Origin
@@ -105,31 +105,30 @@ def _graph(task: Task) -> dict[str, Node]:
 
 
 def _flux(origin: Origin) -> dict[str, Node]:
-    """FLUX's loaders; it is told its guidance."""
+    """FLUX's loaders; it is told its guidance. Where there is guidance between two prompts beside, both are."""
     weights = {"unet_name": "flux1-dev.safetensors", "weight_dtype": "default"}
     texts = {"clip_name1": "clip_l.safetensors", "clip_name2": "t5xxl_fp16.safetensors", "type": "flux"}
-    told = ("conditioning", "prompt", 0, "CONDITIONING")
-    guidance = 3.5 if origin.guidance is None else origin.guidance
-    return {
+    nodes = {
         "model": Node("UNETLoader", (), weights, ("MODEL",)),
         "clip": Node("DualCLIPLoader", (), {**texts, "device": "default"}, ("CLIP",)),
         "vae": Node("VAELoader", (), {"vae_name": "ae.safetensors"}, ("VAE",)),
         "prompt": _text("red apple"),
-        "guidance": Node("FluxGuidance", (told,), {"guidance": guidance}, ("CONDITIONING",)),
-        "guider": Node(
-            "BasicGuider",
-            (("model", "model", 0, "MODEL"), ("conditioning", "guidance", 0, "CONDITIONING")),
-            gives=("GUIDER",),
-        ),
+        "guidance": _told("prompt", origin),
     }
+    scale = _made_at(origin, "true_guidance")
+    if scale is not None:
+        second = {"negative": _text(""), "negative_guidance": _told("negative", origin)}
+        return {**nodes, **second, "guider": _between("guidance", "negative_guidance", scale)}
+    links = (("model", "model", 0, "MODEL"), ("conditioning", "guidance", 0, "CONDITIONING"))
+    return {**nodes, "guider": Node("BasicGuider", links, gives=("GUIDER",))}
 
 
 def _guided(origin: Origin) -> dict[str, Node]:
     """Another model, with its guidance between two prompts. Which loaders it has depends on it: these are a start."""
     weights = {"unet_name": "model.safetensors", "weight_dtype": "default"}
     kind = next((kind for name, kind in ENCODERS.items() if (origin.pipeline or "").startswith(name)), "sd3")
-    told = (("positive", "prompt", 0, "CONDITIONING"), ("negative", "negative", 0, "CONDITIONING"))
-    strength = {"cfg": 1.0 if origin.guidance is None else origin.guidance}
+    scales = [_made_at(origin, name) for name in ("true_guidance", "guidance")]
+    strength = next((scale for scale in scales if scale is not None), 1.0)
     texts = {"clip_name": "text_encoder.safetensors", "type": kind, "device": "default"}
     return {
         "model": Node("UNETLoader", (), weights, ("MODEL",)),
@@ -137,8 +136,28 @@ def _guided(origin: Origin) -> dict[str, Node]:
         "vae": Node("VAELoader", (), {"vae_name": "vae.safetensors"}, ("VAE",)),
         "prompt": _text("red apple"),
         "negative": _text(""),
-        "guider": Node("CFGGuider", (("model", "model", 0, "MODEL"), *told), strength, ("GUIDER",)),
+        "guider": _between("prompt", "negative", strength),
     }
+
+
+def _between(positive: str, negative: str, scale: float) -> Node:
+    """Guidance between two prompts, from the nodes that have them."""
+    links = (("positive", positive, 0, "CONDITIONING"), ("negative", negative, 0, "CONDITIONING"))
+    return Node("CFGGuider", (("model", "model", 0, "MODEL"), *links), {"cfg": scale}, ("GUIDER",))
+
+
+def _told(prompt: str, origin: Origin) -> Node:
+    """A prompt with the guidance that FLUX's network is told."""
+    guidance = _made_at(origin, "guidance")
+    links = (("conditioning", prompt, 0, "CONDITIONING"),)
+    return Node("FluxGuidance", links, {"guidance": 3.5 if guidance is None else guidance}, ("CONDITIONING",))
+
+
+def _made_at(origin: Origin, name: Literal["guidance", "true_guidance"]) -> float | None:
+    """The scale that a policy was made at; of several the one in the middle."""
+    ends = origin.ranges.get(name)
+    scale: float | None = getattr(origin, name)
+    return scale if ends is None else sum(ends) / 2
 
 
 def _text(text: str) -> Node:

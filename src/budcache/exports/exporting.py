@@ -124,6 +124,9 @@ def _task(
         call = "".join(f", {name}={value!r}" for name, value in models.defaults(model).items())
         _check_denoiser(origin, model, folders[-1])
     name = _module_name(path) if target.writes_module(runtime) else "policy"
+    if size is not None:  # what is written names the size that it is for
+        update = {"height": size[0], "width": size[1]}
+        policy = policy.model_copy(update={"origin": origin.model_copy(update=update)})
     return Task(policy, levels.own, levels.full, runtime, folders, call, name)
 
 

@@ -95,7 +95,7 @@ class Runner:
         row = self.rows[len(self.outputs)]
         x = self.exact(x)
         if self.noise is None:
-            self.noise = x
+            self.noise = 1 * x  # a copy: some pipelines write their next sample into the same array
         self.outputs.insert(0, self.exact(v))
         weights = [*row["outputs"], row.get("noise", 0.0)]
         if row.get("features"):

@@ -110,6 +110,7 @@ def _origin(ladder: Ladder, origin: Origin, model: str | None) -> str:
         "width x height": None if said("width") is None else f"{said('width')} x {said('height')}",
         "frames": said("frames"),
         "guidance": said("guidance"),
+        "true guidance": said("true_guidance"),
         "calibration prompts": None if origin.prompts is None else str(origin.prompts),
         "found by": origin.strategy,
         "sample-calls spent": None if origin.calls is None else str(origin.calls),

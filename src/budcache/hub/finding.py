@@ -76,6 +76,9 @@ def find(
         usual = arguments(model).get("num_inference_steps")
         steps = steps if steps is not None or not isinstance(usual, int) else usual
         guidance = origin.guidance if guidance is None else guidance
+        if height is None and width is None:
+            height, width = origin.height, origin.width
+        frames = origin.frames if frames is None else frames
     found: dict[str, Found] = {}
     for tag in ([weights_tag(weights)] if weights else []) + ([f"base_model:{base.name}"] if base else []):
         for entry in _listed(tag, base.name if base else "these weights", token):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import ConfigDict, Field, Strict
 
 from budcache.mask import MAX_STEPS
 from budcache.policy import Ladder
+from budcache.provenance import RangedSetting
 from budcache.storage.schema import Count, Number, Text, Value
 
 __all__ = ["TAG", "Published", "weights_tag"]
 
 TAG = "budcache"
+RANGED: tuple[RangedSetting, ...] = get_args(RangedSetting)
 
 
 class Published(Value):
@@ -31,6 +33,7 @@ class Published(Value):
     width: tuple[Number, Number] | None = None
     frames: tuple[Number, Number] | None = None
     guidance: tuple[Number, Number] | None = None
+    true_guidance: tuple[Number, Number] | None = None
 
     def _check(self) -> None:
         if len(self.psnr) not in (0, len(self.budgets)):
@@ -45,7 +48,7 @@ class Published(Value):
         known: dict[str, Any] = {}
         if origin is not None:
             known = {"pipeline": origin.pipeline, "adapters": origin.adapters}
-            for name in ("height", "width", "frames", "guidance"):
+            for name in RANGED:
                 value = getattr(origin, name)
                 one = None if value is None else (float(value), float(value))
                 known[name] = origin.ranges.get(name, one)
@@ -63,7 +66,7 @@ class Published(Value):
     def data(self) -> dict[str, Any]:
         """As it is written into a card: blanks left out, and one number where both ends of a range are equal."""
         found = {name: value for name, value in self.model_dump(mode="json").items() if value not in (None, [], False)}
-        for name in ("height", "width", "frames", "guidance"):
+        for name in RANGED:
             if name in found:
                 low, high = (int(end) if end == int(end) else end for end in found[name])
                 found[name] = low if low == high else [low, high]
@@ -74,7 +77,7 @@ class Published(Value):
         """What somebody's card says; `PolicyError` if that is not what a card says."""
         if isinstance(data, dict):
             data = dict(data)
-            for name in ("height", "width", "frames", "guidance"):
+            for name in RANGED:
                 value = data.get(name)
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     value = [value, value]

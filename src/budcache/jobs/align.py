@@ -94,11 +94,8 @@ def align(
     learned_on = split(given, put_aside(len(given), selection))
     if learned_on == len(given):
         raise SearchError("aligning needs samples to choose by. Give more prompts, or a selection of at least 1.")
-    if config.way == "gradient" and (workers is not None or isinstance(pipe, Elsewhere)):
-        raise SearchError(
-            "by gradients one update follows the other, so workers would wait for each other. Leave workers out, or "
-            'use the method "gauss-newton".'
-        )
+    if workers is not None or isinstance(pipe, Elsewhere):
+        config.check_workers()
     kind = GradientAlignment if config.way == "gradient" else NewtonAlignment
     with (
         shelf_of(bytes_of(state_memory)) as shelf,

@@ -92,12 +92,13 @@ class GradientAlignment:
             after = rung if after == start else after
             judge.forget()
             quality = judge.quality(rung, used_to_choose=True), judge.quality(after, used_to_choose=True)
+            measured = quality[1].model_copy(update=judge.left_of(after))
             self.calls += judge.calls
         self.before += self.calls
         how = ("align, joint" if joint else "align") + (", kept as it was" if after is rung else "")
         line = Refined(how=how, prompts=len(self.samples), calls=self.calls, gain=gain(*quality))
         here = setup.about.origin
-        found = refined(here, rung, after, line, quality[1], self.samples, config.teacher_steps, kept_out.levels)
+        found = refined(here, rung, after, line, measured, self.samples, config.teacher_steps, kept_out.levels)
         self.meter.tell(RungDone("align", found))
         return found
 

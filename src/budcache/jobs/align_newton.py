@@ -149,11 +149,12 @@ class NewtonAlignment:
                 newton = Newton(known, judge, "typical", self.journal, told, meter.tell)
                 after = newton.aligned(rung)
                 quality = judge.quality(rung, used_to_choose=True), judge.quality(after, used_to_choose=True)
+                measured = quality[1].model_copy(update=judge.left_of(after))
                 told(1.0)
                 how = "align" + (", kept as it was" if after is rung else "")
                 calls = known.calls + judge.calls - before + newton.earlier
                 line = Refined(how=how, prompts=len(samples), calls=calls, gain=gain(*quality))
-                rungs.append(refined(here, rung, after, line, quality[1], samples, config.teacher_steps, known.levels))
+                rungs.append(refined(here, rung, after, line, measured, samples, config.teacher_steps, known.levels))
                 meter.tell(RungDone("align", rungs[-1]))
             meter.finish(known.calls + judge.calls)
         return Ladder.of(rungs)

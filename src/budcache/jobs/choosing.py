@@ -76,7 +76,7 @@ def best_with_fit(
         how="fit" if chosen.is_blended else "fit, no gain", prompts=prompts, calls=calls() - before, gain=gain(*quality)
     )
     loss = chosen.quality.calibration_loss if chosen.quality else None
-    after = quality[1].model_copy(update={"calibration_loss": loss})
+    after = quality[1].model_copy(update={"calibration_loss": loss, **judge.left_of(chosen)})
     return chosen.model_copy(update={"quality": after, "refined": (line,)})
 
 

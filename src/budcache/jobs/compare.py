@@ -26,7 +26,7 @@ from budcache.metrics import METRICS, Metric, metric
 from budcache.metrics import usual as usual_metrics
 from budcache.options import check_budgets, one_or_several, whole
 from budcache.policy import Ladder
-from budcache.samples.samples import digest, settings_of, take_samples
+from budcache.samples.samples import digest, settings_of, settings_of_all, take_samples
 from budcache.wording import nearest, quote
 
 if TYPE_CHECKING:
@@ -349,9 +349,8 @@ def _origin(pipe: Any, config: CompareConfig) -> Origin:
     from budcache.pipeline import describe
     from budcache.pipeline.experts import switch_of
 
-    settings = [settings_of(sample) for sample in config.samples]
     # What differs from sample to sample has no place among the facts of all of them.
-    common = {name: value for name, value in settings[0].items() if all(s.get(name) == value for s in settings)}
+    common = {name: value for name, value in settings_of_all(config.samples).items() if name != "ranges"}
     count, hashed = len(config.samples), digest(config.samples)
     facts = {"prompts": count, "prompts_hash": hashed, "switch": switch_of(pipe, config.steps)}
     return describe(pipe, **facts, seed=config.seed, **common)

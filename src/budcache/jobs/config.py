@@ -225,7 +225,10 @@ class AlignConfig:
     def _check_method(self) -> None:
         if self.way == "gradient":
             if self.batch != 1:
-                raise SearchError(f"by gradients one sample is run at a time, not {self.batch}. Leave batch out.")
+                chosen = self._of_gradients[0] if self.method is None and self._of_gradients else None
+                why = f'{chosen} belongs to the method "gradient", and there' if chosen else "by gradients"
+                which = f"{chosen} or batch" if chosen else "batch"
+                raise SearchError(f"{why} one sample is run at a time, not {self.batch}. Leave {which} out.")
             return
         if self._of_gradients:
             name = self._of_gradients[0]
@@ -236,6 +239,14 @@ class AlignConfig:
                     f"the policy of {several(rung.budget, 'call')} repeats outputs as they are, so it has no weights "
                     'to align. Fit it first, or use the method "gradient".'
                 )
+
+    def check_workers(self) -> None:
+        """Refuse workers where they would be of no use."""
+        if self.way == "gradient":
+            raise SearchError(
+                "by gradients one update follows the other, so workers would wait for each other. Leave workers out, "
+                'or use the method "gauss-newton".'
+            )
 
     def rate_for(self, joint: bool) -> float:
         """The learning rate: the paper's for noise levels alone, and what was found to suit blend weights."""

@@ -158,7 +158,7 @@ def _refining(config: SearchConfig, budget: int, searched_on: int, kept_out: int
     forms = bool(kept_out) + 2 * bool(config.features)
     if config.guided:  # its rows are fitted and judged as well, with two ridges if there is someone to choose
         forms += len(LOOSER) if kept_out else 1
-    calls = forms * (searched_on + kept_out) * (budget - 1)
+    calls = (forms * (searched_on + kept_out) + kept_out) * (budget - 1)  # the last: what is left of it without rows
     if config.refine != "full":
         return calls
     equations = budget - 1 + sum((place + 2) * (budget - 1 - place) for place in range(budget))
@@ -218,7 +218,8 @@ def align_phases(config: AlignConfig, samples: int) -> tuple[Phase, ...]:
         return _newton_phases(config, samples)
     kept_out = put_aside(samples, config.selection)
     updates, full = config.epochs * (samples - kept_out), config.teacher_steps or config.ladder.steps
-    looks = 3 + updates // config.every + (updates % config.every > 0)  # at the start and, to measure, twice at the end
+    # At the start, on the way and, to measure, thrice at the end.
+    looks = 4 + updates // config.every + (updates % config.every > 0)
     rungs = sum(
         updates * (2 * budget + 1) + looks * kept_out * (budget - 1) + kept_out * full
         for budget in config.ladder.budgets
@@ -231,7 +232,8 @@ def _newton_phases(config: AlignConfig, samples: int) -> tuple[Phase, ...]:
     """The phases of an alignment without gradients."""
     kept_out, full = put_aside(samples, config.selection), config.teacher_steps or config.ladder.steps
     steps = sum(newton_calls(equation_calls(rung), rung.budget, samples - kept_out, kept_out) for rung in config.ladder)
-    return Phase(FULL_RUNS, samples * full), Phase(ALIGNING, round(steps))
+    plain = kept_out * sum(rung.budget - 1 for rung in config.ladder)  # what is left without their numbers
+    return Phase(FULL_RUNS, samples * full), Phase(ALIGNING, round(steps) + plain)
 
 
 def equation_calls(policy: Policy) -> int:

@@ -109,7 +109,7 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
             after, line = _fit_one(rung, known, judge, config, features)
             calls, spent = known.calls + judge.calls - spent, known.calls + judge.calls
             line = line.model_copy(update={"prompts": len(samples), "calls": calls})
-            quality = judge.quality(after, used_to_choose=True)
+            quality = judge.quality(after, used_to_choose=True).model_copy(update=judge.left_of(after))
             rungs.append(
                 refined(setup.about.origin, rung, after, line, quality, samples, config.teacher_steps, known.levels)
             )

@@ -10,6 +10,7 @@ from typing import Any
 from budcache.calibration.aggregate import mean
 from budcache.comparison.timing import Speed
 from budcache.policy import Origin, Policy, Quality
+from budcache.samples.samples import SETTINGS, has_negative
 from budcache.wording import several
 
 __all__ = ["Promise", "quality", "settings_like", "speed_of"]
@@ -41,14 +42,14 @@ def settings_like(pipe: Any, policy: Policy, samples: Sequence[Mapping[str, Any]
 
     origin, known = policy.origin or Origin(), arguments(pipe)
     named = {name for sample in samples for name in sample}
-    groups = ({"height": "height", "width": "width"}, {"frames": "num_frames"}, {"guidance": "guidance_scale"})
     found: dict[str, Any] = {}
-    for group in groups:
-        if not named & set(group.values()):
-            found |= {
-                theirs: _made_at(origin, ours, known.get(theirs)) for ours, theirs in group.items() if theirs in known
-            }
-    return {name: value for name, value in found.items() if value is not None}
+    for group in (("height", "width"), ("num_frames",), ("guidance_scale",), ("true_cfg_scale",)):
+        if named.isdisjoint(group):
+            found |= {name: _made_at(origin, SETTINGS[name], known[name]) for name in group if name in known}
+    found = {name: value for name, value in found.items() if value is not None}
+    if "true_cfg_scale" in found and not any(map(has_negative, samples)):
+        found["negative_prompt"] = ""  # without one that scale would not be at work
+    return found
 
 
 def _made_at(origin: Origin, name: Any, usual: Any) -> Any:

@@ -89,9 +89,11 @@ class Recipe:
         compare += ["--methods", "fewer-steps", "--policy", out, "--prompts", "yours.txt"]
         target = "comfyui" if self.is_flow else "diffusers"
         export = ["budcache", "export", out, "--to", target, "--budget", middle, "--out", f"{target}-policy"]
+        export += ["--approximate"] * (self.branches == 2)  # rows for the branches apart are not carried anywhere
         return {
             "draw with it": draw,
-            "check its promises on your machine": ["budcache", "check", self.model, *named, *size],
+            # It draws at the settings that the policy was made at.
+            "check its promises on your machine": ["budcache", "check", self.model, *named],
             "compare it with fewer steps on prompts of your own": compare,
             "use it elsewhere (budcache export --help names the runtimes)": export,
             "share it": ["budcache", "push", out, "you/name"],

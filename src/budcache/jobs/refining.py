@@ -160,7 +160,8 @@ def origin_after(
     `now` is what the pipeline says of itself.
     """
     origin = before.origin or now  # a policy written by hand says from now on what it is for
-    found: dict[str, Any] = {"guidance": now.guidance} | settings_of_all(samples)
+    found: dict[str, Any] = {name: getattr(now, name) for name in ("guidance", "true_guidance")}
+    found |= settings_of_all(samples)
     ranges = found.pop("ranges", {})
     # What is not on record stays so, or a policy written by hand would no longer go into its own ladder.
     here = {name: value for name, value in found.items() if name in ranges or _is_on_record(origin, name)}

@@ -204,8 +204,10 @@ class Search:
                 how, calls = "rows" if after is fitted else "align", self.hunt.calls - before + newton.earlier - earlier
                 line = Refined(how=how, prompts=len(self.samples), calls=calls)
                 after = self._measured(policy, after, judge or own, line)
-            found.append(after)
-            self.meter.tell(RungFound("search", after))
+            # On samples that were fitted only what is known anyway: their figures are bounds, and runs cost.
+            left = own.left_of(after, plain=False) if judge is None else judge.left_of(after)
+            found.append(after.model_copy(update={"quality": (after.quality or Quality()).model_copy(update=left)}))
+            self.meter.tell(RungFound("search", found[-1]))
             part = number / len(policies)
             self.meter.spent(self.hunt.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
         return found

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from budcache.events import EntryDone, Event, Planned, Progress, RungDone, RungFound, Scored, Updated, Watch, WorkerTold
+from budcache.wording import several
 
-__all__ = ["duration", "log", "watching"]
+__all__ = ["Crew", "duration", "log", "watching"]
 
 logger = logging.getLogger("budcache")
+SHOWN = 8  # workers, one by one
 
 
 @contextmanager
@@ -69,6 +71,26 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+class Crew:
+    """The workers of a job, as a bar shows them: what every one has done, and of many how they compare."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, int] = {}
+
+    def hear(self, told: WorkerTold) -> None:
+        """Take in what one of them said."""
+        self._done[told.worker] = told.sample_calls
+        if told.state == "gone":
+            self._done.pop(told.worker)
+
+    def __str__(self) -> str:
+        done = [self._done[worker] for worker in sorted(self._done)]
+        if not done:
+            return ""
+        each = "+".join(map(str, done)) if len(done) <= SHOWN else f"{min(done)} to {max(done)} each"
+        return f"{several(len(done), 'worker')}: {each}"
+
+
 def _is_watched() -> bool:
     """Whether somebody looks at the standard error: a terminal, or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
@@ -79,8 +101,11 @@ class _Bar:
 
     def __init__(self) -> None:
         self.bar: Any = None
+        self._crew = Crew()
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, WorkerTold):
+            self._crew.hear(event)
         if not isinstance(event, Progress):
             return
         if self.bar is None:
@@ -91,6 +116,7 @@ class _Bar:
         self.bar.set_description(f"{event.job}, {event.phase}", refresh=False)
         parts = [event.note, "" if event.best is None else f"best loss {event.best:.3g}"]
         parts.append("" if event.seconds_left is None else f"{duration(event.seconds_left)} left")
+        parts.append(str(self._crew))
         self.bar.set_postfix_str(", ".join(filter(None, parts)), refresh=True)
 
     def close(self) -> None:

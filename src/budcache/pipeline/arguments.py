@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-__all__ = ["arguments", "is_modular", "makes_videos", "usual_frames"]
+__all__ = ["arguments", "is_modular", "makes_videos", "usual_frames", "usual_size"]
 
 FRAMES = ("num_frames", "frames", "video_length")  # what pipelines call the number of frames
+PICTURES = {"image", "control_image", "video"}  # that a size may come from
 
 
 def arguments(pipe: Any) -> dict[str, Any]:
@@ -36,6 +37,17 @@ def usual_frames(pipe: Any) -> int | None:
     """The number of frames that a pipeline makes if it is told none; None where it makes pictures or does not say."""
     known = arguments(pipe)
     return next((known[name] for name in FRAMES if isinstance(known.get(name), int)), None)
+
+
+def usual_size(pipe: Any) -> tuple[int, int] | None:
+    """The height and width that a pipeline makes if it is told none; None where that depends on what it is given."""
+    known = arguments(pipe)
+    if not {"height", "width"} <= set(known) or not PICTURES.isdisjoint(known):
+        return None
+    if isinstance(known["height"], int) and isinstance(known["width"], int):
+        return known["height"], known["width"]
+    side, scale = (getattr(pipe, name, None) for name in ("default_sample_size", "vae_scale_factor"))
+    return (side * scale,) * 2 if isinstance(side, int) and isinstance(scale, int) else None
 
 
 def is_modular(pipe: Any) -> bool:

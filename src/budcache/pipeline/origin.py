@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from budcache.pipeline.adapters import adapters, are_fused
-from budcache.pipeline.arguments import arguments, usual_frames
+from budcache.pipeline.arguments import arguments, usual_frames, usual_size
 from budcache.pipeline.counting import guiders
 from budcache.pipeline.parts import bare, denoisers
 from budcache.pipeline.standin import StandIn
@@ -36,6 +36,7 @@ def describe(pipe: Any, **more: Any) -> Origin:
         if not key.startswith("_") and plain.get(key) != value and isinstance(value, str | int | float | bool)
     }
     versions = {"budcache": budcache.__version__, "diffusers": diffusers.__version__, "torch": torch.__version__}
+    height, width = usual_size(pipe) or (None, None)
     known = {
         "model": _model(pipe),
         "pipeline": type(pipe).__name__,
@@ -43,6 +44,9 @@ def describe(pipe: Any, **more: Any) -> Origin:
         "weights": _fingerprint(pipe),
         "adapters": adapters(pipe),
         "guidance": usual_guidance(pipe),
+        "true_guidance": _usual_true_guidance(pipe),
+        "height": height,
+        "width": width,
         "frames": usual_frames(pipe),
         "scheduler": type(scheduler).__name__,
         "scheduler_settings": settings,
@@ -54,6 +58,12 @@ def describe(pipe: Any, **more: Any) -> Origin:
 def usual_guidance(pipe: Any) -> float | None:
     """The guidance scale that a pipeline takes if it is told none."""
     return _scale(pipe, arguments(pipe).get("guidance_scale"))
+
+
+def _usual_true_guidance(pipe: Any) -> float | None:
+    """Likewise between two prompts, where that is another scale; whether it is at work is up to the prompts."""
+    scale = arguments(pipe).get("true_cfg_scale")
+    return float(scale) if isinstance(scale, int | float) and scale > 1 else None
 
 
 def guidance_of(pipe: Any) -> float | None:

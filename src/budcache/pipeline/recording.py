@@ -132,7 +132,9 @@ class _Recorder(StandIn):
         """The pipeline and its settings; to look at the network's weights is worth it once."""
         here = at_work(self.pipe)
         if self.known_origin is None or self.known_adapters != here:
-            self.known_origin, self.known_adapters = describe(self.pipe), here
+            # What a call's own arguments may change and a scheduler does not see is left open.
+            unseen = dict.fromkeys(("height", "width", "frames", "true_guidance"))
+            self.known_origin, self.known_adapters = describe(self.pipe, **unseen), here
         found, guidance = {"switch": switch_of(self.pipe, steps)}, guidance_of(self.pipe)
         return self.known_origin.model_copy(update=found if guidance is None else {**found, "guidance": guidance})
 

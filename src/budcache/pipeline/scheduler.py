@@ -301,7 +301,7 @@ class BudcacheScheduler(Saved):
     def _in_one_go(self, stretch: Stretch, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         """The end of a stretch without a solver (F13), in the form in which the inner scheduler gives its answers."""
         if stretch.step == self._plan.begin:
-            self._noise = sample
+            self._noise = sample.clone()  # some pipelines write their next sample into the same tensor
             self._moves = first_order(as_solver(copy.deepcopy(self.inner)), levels(self.inner), sample.device)
         assert self._noise is not None
         x = landed(sample, self._outputs, self._noise, stretch.on(self._moves), self._branch)

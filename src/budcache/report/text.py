@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +20,8 @@ __all__ = ["describe", "strip"]
 COMPUTED, REUSED = "█", "·"
 FEW = 4  # samples, on which a mean does not say much
 LESS = "4 to 6"  # as measured on the embedded models with four prompts
+SPARE = ("loss", "fewer", "gain")  # columns that a narrow terminal does without, the first of them first
+WIDE = 1000  # columns: more than any table has
 MORE = " (from 8 prompts on, some are kept out to measure by)"
 
 
@@ -34,13 +39,29 @@ def describe(found: Policy | Ladder) -> RenderableType:
         if isinstance(found, Ladder)
         else f"policy: computes {first.budget} of {first.steps} steps, {first.steps / first.budget:.2f} times fewer"
     )
-    return Group(
-        Text(title, style="bold"), _table(rungs), *_legend(rungs), *_refinements(rungs), *_origin(first.origin)
-    )
+    return Group(Text(title, style="bold"), _Rungs(rungs), *_refinements(rungs), *_origin(first.origin))
 
 
-def _table(rungs: tuple[Policy, ...]) -> Table:
-    """One row a rung; columns that would be empty are left out, and long strips are folded."""
+@dataclass(frozen=True)
+class _Rungs:
+    """One row a rung, and what the columns mean.
+
+    A narrow terminal does without the columns that are missed least, so that masks stay in one piece.
+    """
+
+    rungs: tuple[Policy, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for left_out in range(len(SPARE) + 1):
+            table = _table(self.rungs, SPARE[:left_out])
+            if Measurement.get(console, options.update(max_width=WIDE), table).maximum <= options.max_width:
+                break
+        yield table
+        yield from _legend(self.rungs, losses="loss" not in SPARE[:left_out])
+
+
+def _table(rungs: tuple[Policy, ...], left_out: tuple[str, ...]) -> Table:
+    """Columns that would be empty are left out, and strips are folded where there is no room at all."""
     qualities = [rung.quality or Quality() for rung in rungs]
     columns: dict[str, list[str]] = {
         "calls": [str(rung.budget) for rung in rungs],
@@ -50,12 +71,12 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
         "sigmas": ["-" if rung.sigmas is None else "own" for rung in rungs],
         "loss": [_number(quality.calibration_loss, ".2e") for quality in qualities],
         "PSNR": [quality.short or "-" for quality in qualities],
-        "gain": ["-" if not rung.refined else _gain(rung) for rung in rungs],
+        "gain": [_gain(rung) for rung in rungs],
     }
     table = Table(box=None, pad_edge=False, header_style="dim")
-    kept = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
+    kept = {name: cells for name, cells in columns.items() if set(cells) != {"-"} and name not in left_out}
     for name in kept:
-        strips = name.startswith("steps")
+        strips = name == "steps"
         table.add_column(
             name, no_wrap=not strips, overflow="fold", justify="left" if strips or name == "reuse" else "right"
         )
@@ -65,6 +86,10 @@ def _table(rungs: tuple[Policy, ...]) -> Table:
 
 
 def _gain(rung: Policy) -> str:
+    """Over plain reuse at the same steps, where that was measured; in files from before, what refinements said."""
+    quality = rung.quality or Quality()
+    if quality.psnr is not None and quality.psnr_plain is not None:
+        return _signed(quality.psnr - quality.psnr_plain)
     gains = [line.gain for line in rung.refined if line.gain is not None]
     return _signed(sum(gains)) if gains else "-"
 
@@ -73,7 +98,7 @@ def _signed(gain: float) -> str:
     return f"{round(gain, 1) + 0.0:+.1f}"  # never -0.0
 
 
-def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
+def _legend(rungs: tuple[Policy, ...], losses: bool) -> list[RenderableType]:
     """What the columns mean."""
     first = rungs[0]
     lines = [f"{COMPUTED} computes, {REUSED} reuses", *_marks(rungs)]
@@ -89,8 +114,11 @@ def _legend(rungs: tuple[Policy, ...]) -> list[RenderableType]:
         fitted = any(quality.used_to_fit for quality in measured)
         plain = all(quality.psnr_error is None or quality.used_to_fit for quality in measured)
         what = "mean" if plain else "mean and standard error"
-        where = "that the search was made on" if fitted else "kept out of the search; loss on the others"
+        others = "; loss on the others" if losses else ""
+        where = "that the search was made on" if fitted else f"kept out of the search{others}"
         lines.append(f"PSNR in decibels to the run of {steps} steps: {what} on {on} {where}")
+        if any(quality.psnr_plain is not None for quality in measured):
+            lines.append("gain over repeating outputs at the same steps")
         if fitted:
             lines.append(f"< the policies were made on these samples; on new prompts expect {LESS} dB less{MORE}")
         elif any(quality.used_to_choose for quality in measured):
@@ -174,6 +202,7 @@ def _origin(origin: Origin | None) -> list[RenderableType]:
         "adapters": ", ".join(origin.adapters) or None,
         "size": ", ".join(filter(None, (_size(origin), _length(origin)))) or None,
         "guidance": _setting(origin, "guidance"),
+        "true guidance": _setting(origin, "true_guidance"),
         "experts": None if origin.switch is None else f"two; the second takes over at step {origin.switch}",
         "prompts": origin.prompts,
         "search": " ".join(

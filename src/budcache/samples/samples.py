@@ -10,9 +10,11 @@ from typing import Any
 from budcache.errors import SearchError
 
 __all__ = [
+    "SETTINGS",
     "are_mixed",
     "digest",
     "fresh",
+    "has_negative",
     "is_own",
     "runs_of",
     "seeded",
@@ -21,6 +23,15 @@ __all__ = [
     "split",
     "take_samples",
 ]
+
+# What pipelines call the settings that a policy's origin has a field for.
+SETTINGS = {
+    "height": "height",
+    "width": "width",
+    "num_frames": "frames",
+    "guidance_scale": "guidance",
+    "true_cfg_scale": "true_guidance",
+}
 
 
 def take_samples(
@@ -64,14 +75,22 @@ def seeded(sample: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 def settings_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     """What of a sample's arguments a policy's origin has a field for."""
-    fields = {"height": "height", "width": "width", "num_frames": "frames", "guidance_scale": "guidance"}
-    return {ours: sample[theirs] for theirs, ours in fields.items() if sample.get(theirs) is not None}
+    off = () if has_negative(sample) else ("true_guidance",)
+    return {
+        ours: sample[named] for named, ours in SETTINGS.items() if sample.get(named) is not None and ours not in off
+    }
+
+
+def has_negative(sample: Mapping[str, Any]) -> bool:
+    """Whether there is a second prompt, without which a pipeline's true guidance is not at work."""
+    return any(sample.get(name) is not None for name in ("negative_prompt", "negative_prompt_embeds"))
 
 
 def settings_of_all(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The same of all samples together; of numbers that differ the range."""
+    """The same of all samples together; of numbers that differ the range. What is not at work is None."""
     each = [settings_of(sample) for sample in samples]
-    found: dict[str, Any] = dict(each[0])
+    found: dict[str, Any] = {} if any(map(has_negative, samples)) else {"true_guidance": None}
+    found |= each[0]
     ranges: dict[str, tuple[float, float]] = {}
     for name in dict.fromkeys(name for one in each for name in one):
         values = [one[name] for one in each if name in one]

@@ -90,6 +90,8 @@ class Ledger:
         rows = entry.get("rows") and tuple(Row.model_validate(row) for row in entry["rows"])
         ratios = entry.get("ratios") and tuple(map(float, entry["ratios"]))
         losses = tuple(map(float, entry["losses"]))
+        if not losses:
+            raise ValueError("no losses")
         self.known[key] = Score(losses, tuple(arrivals), weights or None, rows or None, ratios or None)
         self._calls_then[key] = int(entry["calls"])
         self.spent = max(self.spent, int(entry["calls"]))
@@ -112,7 +114,7 @@ def read_history(path: str | os.PathLike[str]) -> list[Scored]:
         raise
     except OSError as error:
         raise FileError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError, AttributeError):
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, ArithmeticError, AttributeError):
         raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,10 +11,13 @@ from typing import Any, Literal
 from budcache.errors import WorkerError
 from budcache.events import JobName, Watch, WorkerTold
 from budcache.wording import several
+from budcache.workers.cluster import GOES_ON, check_there, lost, machines
 from budcache.workers.options import Source, Workers
 from budcache.workers.worker import Worker
 
 __all__ = ["Fleet", "Lost", "Member"]
+
+LOOK = 5  # seconds without an answer after which it is asked whether there is a cluster
 
 
 class Lost(Exception):
@@ -62,7 +66,7 @@ class Fleet:
         kind: type[Any] = Worker,
     ) -> None:
         self.ray, self.watch, self.job, self._kind = ray, watch, job, kind
-        self.workers = workers.on(ray.cluster_resources(), most)
+        self.workers = workers.on(machines(ray), most)
         self._source: Source | None = None
         self.members: list[Member] = []
         errors = ray.exceptions
@@ -76,11 +80,14 @@ class Fleet:
             self.members = [Member(number, self._new()) for number in range(self.workers.count or 1)]
             wanted = {member.actor.where.remote(): member for member in self.members}
             ready, late = self.ray.wait(list(wanted), num_returns=len(wanted), timeout=self.workers.patience)
-            for place in ready:
-                wanted[place].node, wanted[place].process = self.get(place)
             for place in late:
                 self._drop(wanted[place])
             self._require_somebody()
+            for place in ready:
+                try:
+                    wanted[place].node, wanted[place].process = self.get(place)
+                except Lost as loss:
+                    self.replace(wanted[place], wanted[place].generation, loss)
         except BaseException:
             self.end()
             raise
@@ -100,18 +107,25 @@ class Fleet:
         self._source = source
         loading = {self._load(member): member for member in self.members}
         while loading:
-            (done,), _ = self.ray.wait(list(loading), num_returns=1)
+            done = self.first(loading)
             member = loading.pop(done)
             try:
                 self.get(done)
                 self.tell(member, "ready")
-            except Lost:
-                self.replace(member, member.generation)
+            except Lost as loss:
+                self.replace(member, member.generation, loss)
+
+    def first(self, messages: Iterable[Any]) -> Any:
+        """The message that is answered first. If the cluster is lost meanwhile, nobody would ever answer: an error."""
+        waiting = list(messages)
+        while not (done := self._answered(waiting, LOOK)):
+            check_there(self.ray)
+        return done[0]
 
     def get(self, message: Any) -> Any:
         """What a worker answered; its errors are raised here as they were there."""
         try:
-            return self.ray.get(message)
+            return self.ray.get(self.first([message]))
         except self.ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             if isinstance(cause, self.ray.exceptions.RaySystemError):
@@ -121,44 +135,60 @@ class Fleet:
                 ) from None
             raise cause from None
         except self._deaths as error:
-            raise Lost(str(error).strip().splitlines()[0]) from None
+            raise Lost(_why(error)) from None
 
     def heard(self, member: Member, sample_calls: int) -> None:
         """A worker has done some of its work."""
         member.losses, member.sample_calls = 0, member.sample_calls + sample_calls
         self.tell(member, "working")
 
-    def replace(self, member: Member, generation: int) -> None:
+    def replace(self, member: Member, generation: int, loss: Lost) -> None:
         """Put a new worker in the place of a dead one, unless that was done already; it holds no runs yet.
 
         Where there is no room for one, the place is given up, and the others have to take over.
         """
         if member not in self.members or member.generation != generation:
             return
+        check_there(self.ray)
         self._kill(member)
         member.losses += 1
         self.tell(member, "lost")
         if member.losses > self.workers.retries:
             raise WorkerError(
                 f"worker {member.number} on {member.node or 'the cluster'} died {several(member.losses, 'time')} in a "
-                "row, perhaps for lack of memory. What was scored is in the ledger, if there is one, and the same job "
-                "goes on from there: give workers more room, or a smaller batch, or go on without workers."
+                f"row, perhaps for lack of memory ({loss}). {GOES_ON}: give workers more room, or a smaller batch, or "
+                "go on without workers."
             )
         member.actor, member.generation, member.runs = self._new(), member.generation + 1, 0
+        place = member.actor.where.remote()
+        if not self._placed(place):
+            self._drop(member)
+            self._require_somebody()
+            return
         try:
-            place = member.actor.where.remote()
-            ready, _ = self.ray.wait([place], timeout=self.workers.patience)
-            if not ready:
-                self._drop(member)
-                self._require_somebody()
-                return
             member.node, member.process = self.get(place)
             if self._source is not None:
                 self.get(self._load(member))
-        except Lost:
-            self.replace(member, member.generation)
+        except Lost as again:
+            self.replace(member, member.generation, again)
             return
         self.tell(member, "ready")
+
+    def _answered(self, messages: list[Any], seconds: float) -> list[Any]:
+        """The message that was answered first, if one was in time."""
+        try:
+            done: list[Any] = self.ray.wait(messages, num_returns=1, timeout=seconds)[0]
+        except ConnectionError as error:  # of a client, whose cluster does not answer any more
+            raise lost(error) from None
+        return done
+
+    def _placed(self, place: Any) -> bool:
+        """Whether a new worker has found a machine. None waits for room that went away with one."""
+        end = time.monotonic() + self.workers.patience
+        while not self._answered([place], 1):
+            if time.monotonic() > end or self.workers.room(machines(self.ray)) < len(self.members):
+                return False
+        return True
 
     def tell(self, member: Member, state: Literal["ready", "working", "lost", "gone"]) -> None:
         """Tell whoever watches of a worker."""
@@ -191,3 +221,8 @@ class Fleet:
                 f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free, and each worker takes "
                 f"{self.workers.cpus:g} and {self.workers.gpus or 0:g}. Ask for fewer or smaller workers, or wait."
             )
+
+
+def _why(error: Exception) -> str:
+    """What Ray says of a death: its last line has the cause, the lines before say which actor."""
+    return str(error).strip().splitlines()[-1].strip().rstrip(".")

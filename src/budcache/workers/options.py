@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from budcache.errors import PipelineError, SearchError
+from budcache.errors import PipelineError, SearchError, WorkerError
 from budcache.events import JobName, Watch
 from budcache.options import whole
-from budcache.wording import quote
+from budcache.wording import quote, several
 
 if TYPE_CHECKING:
     from budcache.workers.team import Team
@@ -69,12 +69,31 @@ class Workers:
         """How many each computes with."""
         return max(1, int(self.cpus))
 
-    def on(self, resources: Mapping[str, float], most: int | None = None) -> Workers:
-        """The same on a cluster with such resources: how many, and with how many GPUs."""
-        gpus = float(resources.get("GPU", 0) > 0) if self.gpus is None else self.gpus
-        room = resources.get("CPU", 0) / self.cpus
-        room = int(min(room, resources.get("GPU", 0) / gpus) if gpus else room)
-        return replace(self, gpus=gpus, count=self.count or max(1, min(room, most or room)))
+    def on(self, machines: Sequence[Mapping[str, float]], most: int | None = None) -> Workers:
+        """The same on machines with such resources: how many, and with how many GPUs.
+
+        Args:
+            machines: what each of them has.
+            most: as many have something to do; for whoever did not say how many.
+        """
+        cpus, gpus = (sum(machine.get(kind, 0) for machine in machines) for kind in ("CPU", "GPU"))
+        found = replace(self, gpus=float(gpus > 0)) if self.gpus is None else self
+        room = found.room(machines)
+        if room < (self.count or 1):
+            raise WorkerError(
+                f"there is no room for {several(self.count or 1, 'worker')}: the cluster has {cpus:g} CPUs and "
+                f"{gpus:g} GPUs on {several(len(machines), 'machine')}, and each worker takes {self.cpus:g} and "
+                f"{found.gpus:g}, so {room} fit. Ask for fewer or smaller ones, or leave the number out."
+            )
+        return replace(found, count=self.count or min(room, most or room))
+
+    def room(self, machines: Iterable[Mapping[str, float]]) -> int:
+        """How many fit onto machines with such resources, if nobody else is there."""
+        needs = {kind: need for kind, need in (("CPU", self.cpus), ("GPU", self.gpus)) if need}
+        # Ray counts in ten-thousandths; 3 workers of 0.1 fit into 0.3, which floating point denies.
+        return sum(
+            min(int(round(machine.get(kind, 0) / need, 4)) for kind, need in needs.items()) for machine in machines
+        )
 
     @contextmanager
     def started(

@@ -110,12 +110,12 @@ class Shards(Asked):
         for numbers in shares:
             send(numbers)
         while pending:
-            (done,), _ = self.fleet.ray.wait(list(pending), num_returns=1)
+            done = self.fleet.first(pending)
             member, generation, numbers = pending.pop(done)
             try:
                 report: Report = self.fleet.get(done)
-            except Lost:
-                self.fleet.replace(member, generation)
+            except Lost as loss:
+                self.fleet.replace(member, generation, loss)
                 self._rehome()
                 for share in self._shares(numbers):
                     send(share)

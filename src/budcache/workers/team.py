@@ -80,8 +80,8 @@ class Team(Elsewhere):
         """What a worker answers, or whoever takes its place."""
         try:
             return self.fleet.get(message)
-        except Lost:
-            self.fleet.replace(member, member.generation)
+        except Lost as loss:
+            self.fleet.replace(member, member.generation, loss)
             return self._first(method, *arguments)
 
     @contextmanager

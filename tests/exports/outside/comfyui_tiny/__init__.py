@@ -1,4 +1,4 @@
-"""Nodes for the test: tiny-flux with one prompt and one noise, and a place to put the latents."""
+"""Nodes for the test: tiny-flux with two prompts and one noise, and a place to put the latents."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Given:
 
 
 class TinyFlux:
-    """The model from diffusers' file, and what the pipeline made of a prompt."""
+    """The model from diffusers' file, and what the pipeline made of a prompt and of a negative one."""
 
-    RETURN_TYPES = ("MODEL", "CONDITIONING", "NOISE", "LATENT")
+    RETURN_TYPES = ("MODEL", "CONDITIONING", "CONDITIONING", "NOISE", "LATENT")
     FUNCTION, CATEGORY = "load", "test"
 
     @classmethod
@@ -39,8 +39,10 @@ class TinyFlux:
         cpu = torch.device("cpu")
         patcher = comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
         found = load_file(prompt)
-        told = [[found["prompt_embeds"], {"pooled_output": found["pooled_prompt_embeds"]}]]
-        return patcher, told, Given(found["noise"]), {"samples": torch.zeros_like(found["noise"])}
+        both = [
+            [[found[f"{name}_embeds"], {"pooled_output": found[f"{name}_pooled"]}]] for name in ("prompt", "negative")
+        ]
+        return patcher, *both, Given(found["noise"]), {"samples": torch.zeros_like(found["noise"])}
 
 
 class TinySave:

@@ -1,0 +1,220 @@
+"""The command as users run it: on running clusters, on one of its own, interrupted, and left alone by its cluster."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+import budcache
+
+from .same import COMMAND, moving, scores
+
+WORKERS = "--workers"
+ENVIRONMENT = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+TOKEN = {"RAY_AUTH_MODE": "token"}  # which Ray sends to an address only if it is told to
+
+# The command, to which something is done as soon as its ledger has so many lines.
+DRIVER = """
+import os, signal, sys
+lines, deed = int(sys.argv.pop(1)), sys.argv.pop(1)
+from budcache.storage.journal import Journal
+write = Journal.write
+
+def writing(journal, entry):
+    write(journal, entry)
+    if journal.path.read_bytes().count(b"\\n") == 1 + lines:
+        exec(deed)
+
+Journal.write = writing
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
+from budcache.cli import main
+main()
+"""
+# As a terminal does it, to everybody in the foreground; said before who was there.
+INTERRUPT = """
+import psutil
+print(*[process.pid for process in psutil.Process().children(recursive=True)], flush=True)
+os.killpg(0, signal.SIGINT)
+"""
+
+
+def begun(cwd, *arguments, lines=0, deed="", **more):
+    """The search of `same.py` in a process of its own, and group of its own."""
+    command = [sys.executable, "-c", DRIVER, str(lines), deed, *COMMAND, *map(str, arguments)]
+    more = {"env": ENVIRONMENT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+    return subprocess.Popen(command, cwd=cwd, text=True, start_new_session=True, **more)
+
+
+def ended(cwd, *arguments, **more):
+    """The same, when it has ended: code, output, errors."""
+    process = begun(cwd, *arguments, **more)
+    output, errors = process.communicate(timeout=500)
+    return process.returncode, output, errors
+
+
+def found(cwd):
+    return moving(budcache.Ladder.load(cwd / "found.json"))
+
+
+def said(errors):
+    """What the command itself said last, and nothing of others behind it."""
+    assert "Traceback" not in errors
+    return errors.strip().splitlines()[-1]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def cluster_started(*options):
+    """A cluster as people start one, with a folder of its own, by which it is found: its environment and address."""
+    home = Path(tempfile.mkdtemp(prefix="rt"))  # a short name: sockets are in it
+    env = {**ENVIRONMENT, "RAY_TMPDIR": str(home)}
+    ray = "from ray.scripts.scripts import main; main()"
+    start = [sys.executable, "-c", ray, "start", "--head", "--port", "0", "--num-cpus", "2", *options]
+    start += ["--object-store-memory", str(80 * 2**20), "--include-dashboard", "false"]
+    try:
+        subprocess.run(start, env=env, check=True, capture_output=True, timeout=300)
+        yield env, (home / "ray" / "ray_current_cluster").read_text().strip()
+    finally:
+        for process in processes_of(home):
+            process.kill()
+        psutil.wait_procs(processes_of(home), 30)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def processes_of(home):
+    """Those of the cluster with that folder. `ray stop` would end all clusters of this machine."""
+    address = home / "ray" / "ray_current_cluster"
+    marks = [str(home), *([address.read_text().strip()] if address.exists() else [])]
+    return [one for one in psutil.process_iter() if any(mark in part for mark in marks for part in command_of(one))]
+
+
+def command_of(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def gone(processes, seconds=60):
+    """Whether processes end in time."""
+    there = [psutil.Process(pid) for pid in processes if psutil.pid_exists(pid)]
+    return not psutil.wait_procs(there, seconds)[1]
+
+
+def test_an_address_where_nobody_answers_is_one_sentence(tmp_path):
+    code, output, errors = ended(tmp_path, WORKERS, "127.0.0.1:1")
+    assert (code, output) == (2, "")
+    assert errors.startswith("budcache: a Ray cluster cannot be reached at 127.0.0.1:1: nobody answers")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_on_a_running_cluster_by_its_address_with_every_worker_in_sight(alone, nodes, cluster, tmp_path):
+    """In a terminal, whose bar shows what each worker has done."""
+    master, terminal = pty.openpty()
+    env = {**ENVIRONMENT, "COLUMNS": "200", "TERM": "xterm"}
+    process = begun(
+        tmp_path, WORKERS, nodes.address, "--worker-count", 2, "--cpus-per-worker", 0.5, stderr=terminal, env=env
+    )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # how the end of a terminal looks
+            break
+    os.close(master)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, shown.decode()
+    assert "ladder of 2 rungs" in output
+    assert found(tmp_path) == moving(alone[0])
+    assert scores(tmp_path / "found.ledger.jsonl") == scores(alone[1])
+    counts = [tuple(map(int, each)) for each in re.findall(r"2 workers: (\d+)\+(\d+)", shown.decode())]
+    assert min(counts[-1]) > 0
+    assert sum(counts[-1]) <= alone[0].searched.calls
+
+
+@pytest.mark.slow
+def test_found_by_itself_interrupted_and_gone_on_with(alone, tmp_path):
+    with cluster_started() as (env, _):
+        one = (WORKERS, "auto", "--worker-count", 1)
+        code, _, errors = ended(tmp_path, *one, lines=3, deed=INTERRUPT, env=env)
+        assert code == 130, errors
+        assert said(errors).startswith("budcache: stopped. What was finished is kept")
+        workers = [
+            process for process in processes_of(Path(env["RAY_TMPDIR"])) if "ray::Worker" in command_of(process)[0]
+        ]
+        assert gone([process.pid for process in workers])
+        code, _, errors = ended(tmp_path, *one, env=env)
+        assert code == 0, errors
+    assert found(tmp_path) == moving(alone[0])
+
+
+@pytest.mark.slow
+def test_from_outside(alone, tmp_path):
+    pytest.importorskip("grpc")
+    port = free_port()
+    with cluster_started("--ray-client-server-port", str(port)) as (env, _):
+        where = f"ray://127.0.0.1:{port}"
+        code, _, errors = ended(tmp_path, WORKERS, where, "--worker-count", 2, env=env | TOKEN)
+        assert code == 0, errors
+    assert found(tmp_path) == moving(alone[0])
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_lost_leaves_a_ledger_from_which_one_process_goes_on(alone, run_here, monkeypatch, tmp_path):
+    with cluster_started() as (env, address):
+        victims = [process.pid for process in processes_of(Path(env["RAY_TMPDIR"]))]
+        code, output, errors = ended(tmp_path, WORKERS, address, env=env)
+        assert (code, output) == (2, ""), errors
+        assert "cannot be reached" in said(errors)
+        assert "Set RAY_AUTH_MODE=token here if the cluster asks for a token" in said(errors)
+        deed = f"[os.kill(pid, signal.SIGKILL) for pid in {victims}]"
+        one = (WORKERS, address, "--worker-count", 1)
+        code, output, errors = ended(tmp_path, *one, lines=3, deed=deed, env=env | TOKEN)
+    assert (code, output) == (2, ""), errors
+    assert re.match(r"budcache: the Ray cluster is lost \(nobody answers at .*goes on from there", said(errors))
+    known = scores(tmp_path / "found.ledger.jsonl")
+    assert known == scores(alone[1])[: len(known)]
+    assert 3 <= len(known) < len(scores(alone[1]))  # what workers had answered before is kept as well
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = run_here(*COMMAND)
+    assert code == 0, errors
+    assert " of them in runs before this one)" in output
+    assert found(tmp_path) == moving(alone[0])
+    assert scores(tmp_path / "found.ledger.jsonl") == scores(alone[1])
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_nobody_behind(alone, tmp_path):
+    """In the middle of the work, of a cluster that the command had started itself."""
+    home = Path(tempfile.mkdtemp(prefix="rt"))
+    env = {**ENVIRONMENT, "RAY_TMPDIR": str(home)}
+    try:
+        code, output, errors = ended(tmp_path, WORKERS, "ray", "--worker-count", 1, lines=3, deed=INTERRUPT, env=env)
+        assert code == 130, errors
+        assert said(errors).startswith("budcache: stopped. What was finished is kept")
+        there = [int(pid) for pid in output.split()]
+        assert len(there) > 3
+        assert gone(there)
+        assert gone([process.pid for process in processes_of(home)])
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    known = scores(tmp_path / "found.ledger.jsonl")
+    assert known == scores(alone[1])[:3]
