@@ -100,7 +100,10 @@ class CompareTab:
             last.get("timed", False),
             last.get("steps", self.studio.steps),
         ]
-        return [*values, *self.refresh(self.view.newest, {})]
+        ladders = list(self.studio.project.ladders)
+        chosen = [name for name in last.get("ladders", ladders[:1]) if name in ladders]
+        *shown, _ = self.refresh(self.view.newest, {})
+        return [*values, *shown, gr.update(choices=ladders, value=chosen)]
 
     @property
     def on_load(self) -> list[Any]:
