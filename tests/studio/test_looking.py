@@ -89,6 +89,16 @@ def test_several_prompts_come_the_worst_first(make, until):
     assert looking.view(studio, replace(look, chosen=other)).stage.prompt == look.prompts[other]
 
 
+def test_a_grid_of_which_nothing_is_drawn_is_shown_all_the_same(make):
+    from budcache.studio.rendering import render
+
+    studio = make(start=False)
+    now = looking.view(studio, Look(("red apple", "blue car"), 0, UNIFORM, 2))
+    assert now.waits == "Loading tiny-flux …"
+    assert render("grid.html.jinja", view=now).count("not drawn yet") == 2
+    assert "Loading tiny-flux" in render("stage.html.jinja", view=now, cell=now.stage, amplified=5)
+
+
 def test_other_weights_have_other_pictures(make, tmp_path, until):
     from budcache import models
 

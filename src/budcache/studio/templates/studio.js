@@ -56,7 +56,11 @@
   for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => { dragged = null; });
   document.addEventListener("input", (event) => {
     if (event.target.matches(".studio .split")) slide(Number(event.target.value));
-    if (event.target.matches(".studio .at")) { play(false); frame(Number(event.target.value)); }
+    if (event.target.matches(".studio .at")) {
+      const wanted = Number(event.target.value); // before playing ends, which puts the slider where the video stands
+      play(false);
+      frame(wanted);
+    }
   });
   document.addEventListener("click", (event) => {
     const button = event.target.closest ? event.target.closest(".studio button") : null;
