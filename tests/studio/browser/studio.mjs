@@ -1,7 +1,7 @@
 // The studio as people use it: its tabs and fields by the names that are read out.
 
 import assert from "node:assert/strict";
-import { opened, press, violated } from "../../report/browser/opened.mjs";
+import { opened, press } from "../../report/browser/opened.mjs";
 
 export const LONG = 400_000; // milliseconds that a job may take on a busy machine
 
@@ -35,22 +35,3 @@ export const choose = async (page, id, name) => {
   await press(field(page, id));
   await press(page.getByRole("option", { name, exact: true }));
 };
-
-// What axe has against our own markup is a failure. What it has against Gradio's is listed, and only that.
-const GRADIOS = ["aria-allowed-attr", "aria-input-field-name", "aria-required-children", "button-name", "color-contrast", "label", "landmark-one-main",
-  "landmark-unique", "nested-interactive", "page-has-heading-one", "region", "scrollable-region-focusable", "target-size", "label-title-only", "form-field-multiple-labels",
-  "aria-valid-attr-value", "heading-order", "landmark-no-duplicate-main", "landmark-main-is-top-level", "landmark-banner-is-top-level", "landmark-no-duplicate-banner"];
-export async function audited(page, where) {
-  const found = await violated(page, where), ours = [], theirs = new Set();
-  for (const rule of found) {
-    for (const node of rule.nodes) {
-      const own = await page.evaluate((target) => Boolean(document.querySelector(target)?.closest(".studio")), [node.target].flat(3).at(-1));
-      if (own) ours.push(`${rule.id}: ${node.target} ${node.failureSummary}`);
-      else theirs.add(rule.id);
-    }
-  }
-  assert.deepEqual(ours, [], where);
-  const unknown = [...theirs].filter((id) => !GRADIOS.includes(id));
-  assert.deepEqual(unknown, [], `${where}: of Gradio's own, and not known yet`);
-  return [...theirs];
-}
