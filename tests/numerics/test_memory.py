@@ -47,7 +47,14 @@ def test_a_lack_of_memory_becomes_a_sentence(error):
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ValueError("memory"), SearchError("memory")]
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        torch.linalg.LinAlgError("the input matrix is singular"),
+        NotImplementedError("a kind of RuntimeError"),
+        ValueError("memory"),
+        SearchError("memory"),
+    ],
 )
 def test_other_errors_stay_what_they_are(error):
     with pytest.raises(type(error)) as caught, out_of_memory_as_error():

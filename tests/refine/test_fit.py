@@ -263,3 +263,9 @@ def test_samples_join_in_their_order():
     parts = Equations.join([Equations.of(moves[:2], missing[:2]), Equations.of(moves[2:], missing[2:])])
     for name in ("gram", "right", "square"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+
+
+def test_outputs_that_are_all_zero_are_repeated():
+    """A network fresh from its initialisation says so; any weights would do, and the system has no one solution."""
+    nothing = Equations.of(torch.zeros(2, 3, 5, dtype=torch.float64), torch.ones(2, 5, dtype=torch.float64))
+    assert nothing.solve(ridge=1e-3, balance=1.0) == (1.0, 0.0, 0.0)

@@ -106,6 +106,7 @@ def out_of_memory_as_error() -> Iterator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if type(error) is RuntimeError and "memory" not in str(error):  # how torch says it of a CPU
+        sure = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not sure and "memory" not in str(error):  # how torch says it of a CPU
             raise
         raise SearchError("the model ran out of memory. Use a smaller batch or size, or offloading.") from error

@@ -111,5 +111,6 @@ class Equations:
         parts = torch.split(gram.diagonal()[: sum(kinds)], list(kinds))
         sizes = torch.cat([part.mean().expand(len(part)) for part in parts])
         pull = pulls * sizes.repeat(len(right) // len(sizes))  # slopes are pulled by the size of their weight's kind
+        pull = pull.clamp(min=1e-200)  # where all outputs are zero, any weights would do
         weights: list[float] = torch.linalg.solve(gram + pull.diag(), right + pull * plain).tolist()
         return tuple(weights)
