@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow browser lint types docs bench soak lowest release clean help
+.PHONY: demo studio test test-slow browser lint types docs bench soak lowest release clean help
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 demo: $(VENV)/.run  ## draw the same pictures at full cost and at a fraction of it, offline, and report
 	$(BIN)/budcache demo
+
+studio: $(VENV)/.studio  ## look, find, compare and take away on tiny-flux, in a browser
+	$(BIN)/budcache studio tiny-flux
 
 test: $(VENV)/.dev  ## the test suite, without the slow tests
 	$(BIN)/pytest -n auto --dist loadgroup -m "not slow"
@@ -59,6 +62,10 @@ $(VENV)/.run: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing budcache into $(VENV) (once; torch is large) ..."
 	@PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.studio: $(VENV)/.run
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e ".[studio,video]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run

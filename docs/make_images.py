@@ -1,7 +1,8 @@
-"""Make the documentation's pictures of the report anew, from a comparison's folder. `make browser` comes before.
+"""Make the documentation's pictures of the report and of the studio anew. `make browser` comes before.
 
 budcache compare tiny-flux --budgets 5,6,8,10 --count 24 --calibration-count 8 --out out/images
-python docs/make_images.py out/images
+python docs/make_images.py out/images    of the report, from a comparison's folder
+python docs/make_images.py studio/tiny-flux    of the studio, from a project in which a search and a comparison are done
 """
 
 from __future__ import annotations
@@ -23,11 +24,37 @@ GAP, CORNER, WIDTH = 40, 20, 1440  # pixels
 
 
 def main(folder: Path) -> None:
+    (studio if (folder / "project.json").exists() else report)(folder)
+
+
+def studio(project: Path) -> None:
+    """The tabs of a studio; the first on a phone, too."""
+    command = [sys.executable, "-c", "from budcache.cli import main; main()", "studio", "--no-open", "--port", "0"]
+    with (
+        tempfile.TemporaryDirectory() as made,
+        subprocess.Popen([*command, "--project", project], stdout=subprocess.PIPE, text=True) as running,
+    ):
+        assert running.stdout is not None
+        address = running.stdout.readline().split()[3]
+        shots = ROOT / "tests" / "studio" / "browser" / "shots.mjs"
+        subprocess.run(["node", shots, address, made], check=True, env={**os.environ, "CHROMIUM": chromium()})
+        running.terminate()
+        pictures = {path.stem: Image.open(path) for path in Path(made).glob("*.png")}
+        keep(beside(pictures["look"], pictures["phone"]), IMAGES / "studio-look.png")
+        for name in ("find", "compare", "take"):
+            keep(rounded(pictures[name]), IMAGES / f"studio-{name}.png")
+
+
+def chromium() -> str:
+    return shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
+
+
+def report(folder: Path) -> None:
+    """The page of a comparison."""
     show(folder)
     with tempfile.TemporaryDirectory() as made:
-        chromium = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
         page = (folder / "comparison.html").resolve()
-        subprocess.run(["node", SHOTS, page, made], check=True, env={**os.environ, "CHROMIUM": chromium})
+        subprocess.run(["node", SHOTS, page, made], check=True, env={**os.environ, "CHROMIUM": chromium()})
         desktop, phone, curves = (Image.open(Path(made, f"{name}.png")) for name in ("desktop", "phone", "curves"))
         keep(beside(desktop, phone), IMAGES / "report.png")
         keep(rounded(curves), IMAGES / "report-curves.png")

@@ -32,6 +32,22 @@ class Room(NamedTuple):
     but: frozenset[str] | set[str] = frozenset()  # modules in there to which it does not apply
 
 
+STUDIO_VALUES = (
+    *(
+        "comparing",
+        "drawing",
+        "fields",
+        "job",
+        "looking",
+        "panel",
+        "project",
+        "runner",
+        "searching",
+        "studio",
+        "taking",
+    ),
+    "rendering",
+)
 JOBS = ours("jobs", "comparison", "report", "models", "cli")
 ROOMS = {
     "values": Room(
@@ -67,6 +83,12 @@ ROOMS = {
         ours("baselines", "comparison", "report", "models"),
         but=ours("jobs.check", "jobs.promised", "jobs.compare"),
     ),
+    # What the tabs mean knows no page; and nothing else of ours knows the studio.
+    "studio without a page": Room(
+        ours(*(f"studio.{name}" for name in STUDIO_VALUES)),
+        {"gradio", "fastapi", "starlette", "uvicorn"} | COMMANDS,
+    ),
+    "all but the studio": Room({"budcache"}, {"gradio"} | ours("studio"), but=ours("studio", "cli") | {"budcache"}),
     "workers": Room(ours("workers"), ours("baselines", "strategies", "comparison", "report", "cli")),
     "all but the workers": Room({"budcache"}, {"ray"} | ours("workers"), but=ours("workers", "cli") | {"budcache"}),
     "all but the commands": Room({"budcache"}, COMMANDS, but=COMMANDS),
@@ -324,7 +346,7 @@ def test_importing_budcache_loads_no_torch():
     program = "import sys, budcache, budcache.testing; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert "budcache" in loaded
-    assert not {*TENSORS, *PIPELINES, "rich", "typer", "jinja2", "matplotlib", "tqdm", "ray"} & set(loaded)
+    assert not {*TENSORS, *PIPELINES, "rich", "typer", "jinja2", "matplotlib", "tqdm", "ray", "gradio"} & set(loaded)
 
 
 @each_module

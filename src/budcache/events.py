@@ -23,6 +23,7 @@ __all__ = [
     "Planned",
     "Progress",
     "RungDone",
+    "RungFound",
     "Scored",
     "Updated",
     "Watch",
@@ -95,6 +96,14 @@ class Scored:
 
 
 @dataclass(frozen=True)
+class RungFound:
+    """A search has a policy for one budget, with its quality as far as it is known; the search may better it still."""
+
+    job: JobName
+    policy: Policy
+
+
+@dataclass(frozen=True)
 class RungDone:
     """One budget of a ladder is finished: found, fitted or aligned."""
 
@@ -148,5 +157,5 @@ class WorkerTold:
     node: str = ""
 
 
-Event: TypeAlias = Planned | Progress | Scored | RungDone | Updated | EntryDone | WorkerTold
+Event: TypeAlias = Planned | Progress | Scored | RungFound | RungDone | Updated | EntryDone | WorkerTold
 Watch: TypeAlias = Callable[[Event], None]

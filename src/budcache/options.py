@@ -12,7 +12,10 @@ from budcache.errors import BudcacheError, PipelineError, SearchError
 from budcache.mask import MAX_STEPS
 from budcache.wording import nearest, quote
 
-__all__ = ["bytes_of", "check_budgets", "known_options", "known_options_of_serving", "one_or_several", "whole"]
+__all__ = [
+    *("bytes_of", "check_budgets", "known_options", "known_options_of_serving"),
+    *("one_or_several", "parse_budgets", "whole"),
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,6 +80,19 @@ def check_budgets(budgets: tuple[int, ...], steps: int) -> None:
     for budget in budgets:
         if not 1 <= whole("budgets", budget) <= steps:
             raise SearchError(f"a budget of {budget} does not fit {steps} steps. Choose budgets from 1 to {steps}.")
+
+
+def parse_budgets(text: str) -> list[int]:
+    """`8`, `5,6,8` or `4-12`, or a mixture."""
+    budgets: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        ends = [end for end in (low, high if dash else low) if end.isdecimal() and len(end) < 10]
+        if len(ends) < 2 or int(ends[1]) < int(ends[0]):
+            raise SearchError(f"budgets {quote(text)} cannot be read. Write them as 8, as 5,6,8 or as 4-12.")
+        # One beyond what is possible is enough to be refused.
+        budgets.update(range(int(ends[0]), min(int(ends[1]), max(int(ends[0]), MAX_STEPS + 1)) + 1))
+    return sorted(budgets)
 
 
 def bytes_of(value: int | str) -> int:

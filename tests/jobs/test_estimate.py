@@ -14,7 +14,7 @@ from zoo import entry
 
 import budcache
 from budcache import Ladder, Policy, SearchError
-from budcache.events import Phase, Planned, Progress, RungDone, Scored, Updated
+from budcache.events import Phase, Planned, Progress, RungDone, RungFound, Scored, Updated
 from budcache.jobs.config import SearchConfig
 from budcache.jobs.estimate import affordable, search_phases
 from budcache.strategies import Limits
@@ -95,6 +95,9 @@ def test_a_search_costs_what_it_said_and_says_how_far_it_is(case):
         assert calls / 2 <= told.sample_calls <= 2 * calls
     assert tuple(event for event in seen if isinstance(event, Scored)) == ladder.searched.history
     assert [event.policy for event in seen if isinstance(event, RungDone)] == list(ladder)
+    found = [seen.index(event) for event in seen if isinstance(event, RungFound)]
+    assert {seen[place].policy.budget for place in found} == set(ladder.budgets)
+    assert max(found) < min(place for place, event in enumerate(seen) if isinstance(event, RungDone))
 
 
 @pytest.mark.parametrize("prompts", [8, 16])

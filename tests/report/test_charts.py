@@ -88,7 +88,7 @@ def test_thirty_methods_can_be_told_apart_without_colours():
 
 def test_every_colour_of_the_page_can_be_read_on_its_ground():
     """Contrast AA, 4.5 to 1, in both themes: names of lines are written in the colours of the lines."""
-    sheet = (rendering.TEMPLATES / "page.css").read_text()
+    sheet = (rendering.TEMPLATES / "colours.css").read_text()
     colours = {name: both for name, *both in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", sheet)}
     assert {"ink", "soft", "ours", "near", "bad", *(f"c{i}" for i in range(12))} <= set(colours)
 

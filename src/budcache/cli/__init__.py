@@ -47,6 +47,10 @@ COMMANDS = {
         "compare",
         "Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on.",
     ),
+    "studio": (
+        "studio",
+        "Look, find, compare and take away in a browser; on this machine only, and without a network.",
+    ),
     "export": ("export", "Write a policy for another runtime, so that it runs there without budcache."),
     "push": (
         "hub",

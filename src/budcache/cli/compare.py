@@ -42,10 +42,9 @@ from budcache.cli.common import (
     tell,
     workers_for,
 )
-from budcache.cli.search import parse_budgets
 from budcache.errors import SearchError
 from budcache.events import EntryDone, Event
-from budcache.options import check_budgets
+from budcache.options import check_budgets, parse_budgets
 from budcache.policy import Ladder
 from budcache.samples.prompts import read_prompts
 from budcache.wording import several
@@ -113,6 +112,7 @@ def compare(
     worker_count: WorkerCount = None,
     cpus_per_worker: CpusPerWorker = None,
     gpus_per_worker: GpusPerWorker = None,
+    grow: Annotated[bool, typer.Option("--grow", help="Write the page anew whenever a row is finished.")] = False,
     show_only: Annotated[
         bool, typer.Option("--show-only", help="Only show what is in --out, finished or not; needs no model.")
     ] = False,
@@ -144,9 +144,12 @@ def compare(
         learned_on = _prompts(model, calibration, "calibration", calibration_count or usual)
     if not measured_on:
         raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
+    paired = None if timed is None else [name for name in _names(timed, "--timed") if name != "none"]
     if dry_run:
         sizes = {"samples": len(measured_on), "calibration": len(learned_on)}
-        tell_cost(expected(steps=steps, budgets=wanted, methods=names, policies=ladders, **sizes), as_json)
+        tell_cost(
+            expected(steps=steps, budgets=wanted, methods=names, policies=ladders, timed=paired, **sizes), as_json
+        )
         return
     check_writable(folder / "comparison.json")
     hands = workers_for(workers, worker_count, cpus_per_worker, gpus_per_worker)
@@ -174,8 +177,9 @@ def compare(
             batch=batch or (EMBEDDED_BATCH if embedded else 1),
             call=settings,
             fps=fps,
+            grow=grow,
             workers=hands,
-            timed=None if timed is None else [name for name in _names(timed, "--timed") if name != "none"],
+            timed=paired,
             watch=watch,
             progress=False,
         )

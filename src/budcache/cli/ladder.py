@@ -10,8 +10,8 @@ import typer
 
 from budcache.cli.common import Json, command, out, say
 from budcache.cli.rungs import Force, Output, say_what_was_there
-from budcache.cli.search import parse_budgets
 from budcache.errors import PolicyError, RecordError
+from budcache.options import parse_budgets
 from budcache.policy import Ladder
 from budcache.wording import several
 

@@ -12,10 +12,10 @@ import typer
 from budcache.chosen import load
 from budcache.cli.common import check_model, out, say
 from budcache.cli.rungs import Output, say_what_was_there
-from budcache.cli.search import parse_budgets
 from budcache.errors import PolicyError
 from budcache.jobs.refining import origin_after
 from budcache.jobs.setup import about_of
+from budcache.options import parse_budgets
 from budcache.policy import Ladder, Origin, Policy
 
 LadderArgument = Annotated[Path, typer.Argument(help="A policy or ladder: a file, or owner/name on the hub.")]

@@ -53,8 +53,8 @@ from budcache.jobs.config import POLISH, ROUNDS, Refine, SearchConfig, taken_str
 from budcache.jobs.estimate import affordable, all_masks, search_phases
 from budcache.jobs.search import search as find
 from budcache.jobs.searching import check_record
-from budcache.mask import MAX_STEPS, Mask
-from budcache.options import bytes_of
+from budcache.mask import Mask
+from budcache.options import bytes_of, parse_budgets
 from budcache.policy import Ladder, Policy, Reuse
 from budcache.samples.samples import runs_of
 from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy
@@ -245,19 +245,6 @@ def _tell(
     say(f"\n{out_path}  {searched.calls} sample-calls{before}, {seconds:.1f} s; history in {kept}")
     say_what_was_there(ladder, written)
     say(f"  budcache generate {model} --policy {out_path} --budget {ladder.budgets[-1]} --prompt ...")
-
-
-def parse_budgets(text: str) -> list[int]:
-    """`8`, `5,6,8` or `4-12`, or a mixture."""
-    budgets: set[int] = set()
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        ends = [end for end in (low, high if dash else low) if end.isdecimal() and len(end) < 10]
-        if len(ends) < 2 or int(ends[1]) < int(ends[0]):
-            raise SearchError(f"budgets {quote(text)} cannot be read. Write them as 8, as 5,6,8 or as 4-12.")
-        # One beyond what is possible is enough to be refused.
-        budgets.update(range(int(ends[0]), min(int(ends[1]), max(int(ends[0]), MAX_STEPS + 1)) + 1))
-    return sorted(budgets)
 
 
 def parse_rounds(text: str) -> int | None:

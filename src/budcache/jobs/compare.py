@@ -17,7 +17,7 @@ from budcache.comparison.result import FULL, Comparison, Conditions
 from budcache.comparison.settings import Settings
 from budcache.comparison.showing import show
 from budcache.errors import BudcacheError, BudcacheWarning, SearchError
-from budcache.events import Planned, Watch
+from budcache.events import EntryDone, Event, Planned, Watch
 from budcache.jobs.config import known_options
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import check_call
@@ -144,6 +144,7 @@ def compare(
     settings: str | os.PathLike[str] | None = None,
     timed: Sequence[str] | None = None,
     fps: int = 16,
+    grow: bool = False,
     workers: Workers | None = None,
     watch: Watch | None = None,
     progress: bool | None = None,
@@ -182,6 +183,7 @@ def compare(
             what is in there is not chosen again.
         timed: the methods whose speed is measured, in pairs with full runs; None is all of them.
         fps: frames a second at which videos are shown.
+        grow: measure, and write the page anew, whenever a method is finished at a budget, not only at the end.
         workers: who holds the runs of our searches, as in `search`; `load` says how they get the same pipeline.
             Drawing, timing and other methods' calibration stay in this process.
         watch: told typed events (`budcache.events`): what it will cost, how far it is, what is finished.
@@ -223,6 +225,15 @@ def compare(
         config.settings.check(config.steps, conditions.origin.model)
     with Folder(config.folder, _identity(conditions, config)) as kept, watching(watch, progress) as everybody:
         meter = Meter("compare", everybody)
+
+        def shown(event: Event) -> None:
+            everybody(event)
+            if isinstance(event, EntryDone) and not event.kept and event.method != FULL:
+                measure_all(kept, judges, meter)
+                show(config.folder)
+
+        if grow:
+            meter.watch = shown
         kept.begin(conditions, config.methods, config.metrics)
         drawing = Drawing(pipe, config.samples, seed + EVALUATION_SEED, steps, kept, meter, config.timed)
         preparation = Preparation(
@@ -252,6 +263,7 @@ def expected(
     calibration: int,
     methods: Sequence[str] | None = None,
     policies: Mapping[str, Ladder] | None = None,
+    timed: Sequence[str] | None = None,
 ) -> Planned:
     """What a comparison in a new folder will cost; no pipeline is needed to say it."""
     from budcache.comparison.drawing import Drawing, expected_phases
@@ -259,7 +271,7 @@ def expected(
     given, nothing = dict(policies or {}), cast(Any, None)
     named = dict.fromkeys([*(usual() if methods is None else methods), *given])
     wanted = {FULL: [steps], **{method: list(budgets) for method in named}}
-    drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing)
+    drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing, timed)
     preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, 0, 1, nothing)
     return Planned("compare", tuple(expected_phases(drawing, preparation, wanted)))
 

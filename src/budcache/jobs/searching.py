@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from budcache.calibration.aggregate import cared_for
 from budcache.errors import RecordError, SearchError
-from budcache.events import RungDone, Watch
+from budcache.events import RungDone, RungFound, Watch
 from budcache.jobs import estimate as phases
 from budcache.jobs.align_newton import Newton
 from budcache.jobs.choosing import Candidate, best_candidate, best_with_fit, best_without_judge
@@ -208,6 +208,7 @@ class Search:
             left = own.left_of(after, plain=False) if judge is None else judge.left_of(after)
             own.forget()
             found.append(after.model_copy(update={"quality": (after.quality or Quality()).model_copy(update=left)}))
+            self.meter.tell(RungFound("search", found[-1]))
             part = number / len(policies)
             self.meter.spent(self.hunt.calls, part=part, note=f"{policy.budget} of {config.steps} calls, refined")
         return found
@@ -268,7 +269,8 @@ class Search:
         """The best of every budget's finalists, on the samples put aside if there are some."""
         reuse, prompts, judge = self.config.reuse, len(self.samples), self._put_aside(stack)
         if judge is None:
-            chosen = [best_without_judge(each, masks.found, masks.fitters[:1]) for each in masks.field.values()]
+            choose = partial(best_without_judge, found=masks.found, fitters=masks.fitters[:1])
+            chosen = self._each(masks.field, None, choose)
         else:
             choose = partial(best_with_fit, reuse=reuse, fitters=masks.fitters, judge=judge, prompts=prompts)
             chosen = self._each(masks.field, judge, choose)
@@ -293,6 +295,7 @@ class Search:
             if judge is not None:
                 judge.forget(*policies)  # which are measured again, if they are refined
             policies.append(choose(finalists))
+            self.meter.tell(RungFound("search", policies[-1]))
             self.meter.spent(self.hunt.calls, part=number / len(field), note=f"{budget} of {self.config.steps} calls")
         return policies
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from budcache.events import EntryDone, Event, Planned, Progress, RungDone, Scored, Updated, Watch, WorkerTold
+from budcache.events import EntryDone, Event, Planned, Progress, RungDone, RungFound, Scored, Updated, Watch, WorkerTold
 from budcache.wording import several
 
 __all__ = ["Crew", "duration", "log", "watching"]
@@ -49,6 +49,8 @@ def log(event: Event) -> None:
             logger.info("%s: %s", event.job, event.policy)
         case EntryDone():
             logger.info("%s at %d calls: %s", event.title, event.budget, "kept" if event.kept else "done")
+        case RungFound():
+            logger.debug("%s, so far: %s", event.job, event.policy)
         case Scored():
             logger.debug("%s %s loss %.4g", event.phase, event.mask, event.loss)
         case Updated():

@@ -16,7 +16,7 @@ from budcache.comparison.verdict import main_budget
 from budcache.report.frames import frames, length, strip_of
 from budcache.storage.media import FPS, to_webp
 
-__all__ = ["AMPLIFIED", "Gallery", "Original", "Shot", "gallery", "ours_first", "ranked"]
+__all__ = ["AMPLIFIED", "Gallery", "Original", "Shot", "difference", "gallery", "ours_first", "ranked"]
 
 AMPLIFIED = 5
 TINY = 128  # pixels a side: such pictures are seen magnified, so nothing of them may be lost
@@ -171,13 +171,14 @@ class _Pictures:
     def _pair(self, entry: Entry, number: int) -> tuple[bytes, bytes]:
         """A picture, and how far it is from the full run's: black where they are equal."""
         drawn, reference = self._frames(entry.method, entry.budget, number), self.full[number]
-        return _file(drawn), _file([_difference(one, other) for one, other in zip(drawn, reference, strict=False)])
+        return _file(drawn), _file([difference(one, other) for one, other in zip(drawn, reference, strict=False)])
 
     def _frames(self, method: str, budget: int, number: int) -> list[Image.Image]:
         return frames(picture(self.folder, method, budget, number), self.fidelity.side, self.fidelity.frames)
 
 
-def _difference(picture: Image.Image, reference: Image.Image) -> Image.Image:
+def difference(picture: Image.Image, reference: Image.Image) -> Image.Image:
+    """How far a picture is from another, amplified: black where they are equal."""
     same = picture if picture.size == reference.size else picture.resize(reference.size)
     red, green, blue = ImageChops.difference(same, reference).split()
     largest = ImageChops.lighter(ImageChops.lighter(red, green), blue)

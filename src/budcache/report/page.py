@@ -33,6 +33,8 @@ def page(comparison: Comparison, folder: str | os.PathLike[str]) -> str:
     """The whole page as text; pictures are taken from the comparison's folder."""
     values = _values(comparison, Path(folder))
     bare = render("page.html.jinja", **values, gallery=None)
+    if not comparison.methods:  # only the full run is drawn yet
+        return bare
     pictures = gallery(comparison, Path(folder), LIMIT - len(bare.encode()))
     return render("page.html.jinja", **values, gallery=pictures)
 

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["Script", "render", "script"]
+__all__ = ["Script", "environment", "render", "script"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 @cache
-def _environment() -> Environment:
+def environment(*folders: Path) -> Environment:
+    """Templates of these folders, and of the report's, which they can build on."""
     return Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,  # a name that is missing is a mistake, not an empty place
         trim_blocks=True,
@@ -29,7 +30,7 @@ def _environment() -> Environment:
 
 def render(name: str, **values: Any) -> str:
     """A template, filled in."""
-    return _environment().get_template(name).render(**values)
+    return environment().get_template(name).render(**values)
 
 
 class Script(NamedTuple):

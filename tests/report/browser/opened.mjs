@@ -15,16 +15,17 @@ export async function launched() {
   return chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
 }
 
-// A tab with a file in it. Whatever goes wrong on it, and whatever it asks the network for, is kept.
-export async function opened(browser, file, options = {}) {
+// A tab with a page in it, from a file or a server. Whatever goes wrong on it, and whatever else it asks the network for, is kept.
+export async function opened(browser, where, options = {}) {
   const context = await browser.newContext({
     viewport: { width, height: phone ? 844 : 900 }, colorScheme: theme, hasTouch: phone, isMobile: phone, reducedMotion: "reduce", ...options,
   });
   const page = await context.newPage(), troubles = [];
   page.on("console", (message) => { if (["error", "warning"].includes(message.type())) troubles.push(message.text()); });
   page.on("pageerror", (error) => troubles.push(error.message));
-  page.on("request", (request) => { if (/^(https?|wss?|ftp):/.test(request.url())) troubles.push(`asked for ${request.url()}`); });
-  await page.goto(`file://${file}`);
+  const address = /^http/.test(where) ? where : `file://${where}`, own = address.replace(/^file:.*/, "file://");
+  page.on("request", (request) => { if (/^(https?|wss?|ftp):/.test(request.url()) && !request.url().startsWith(own)) troubles.push(`asked for ${request.url()}`); });
+  await page.goto(address);
   return { page, context, troubles };
 }
 
