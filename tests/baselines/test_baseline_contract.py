@@ -19,7 +19,13 @@ from budcache.errors import SearchError  # noqa: E402
 from budcache.testing import BaselineContract  # noqa: E402
 
 KINDS = ("flux-true-cfg", "wan-t2v", "wan22", "qwen-image", "sd3", "z-image-cfg")
-CASES = [(name, kind) for kind in KINDS for name in HERE if fits(name, kind)]
+QUICK = KINDS[:2]  # the others are among the slow tests: they take three minutes
+CASES = [
+    pytest.param(name, kind, marks=() if kind in QUICK else pytest.mark.slow)
+    for kind in KINDS
+    for name in HERE
+    if fits(name, kind)
+]
 HANDOVER = 3  # the first step of wan22's second expert, which has nothing to reuse then
 
 
