@@ -748,6 +748,7 @@ def ended(command, cwd, lines, how):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="no such signals there")
 def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path, run_here, monkeypatch):
     """Interrupted in the plain climb, killed in the fitted one and when all was scored and only judging was left."""

@@ -197,6 +197,7 @@ def test_ertacache_runs_on_the_levels_that_it_announces():
     assert levels != own
 
 
+@pytest.mark.slow
 def test_tuning_reaches_the_budget_on_a_real_model():
     pipe = load("tiny-flux")
     pipe.set_progress_bar_config(disable=True)

@@ -17,6 +17,8 @@ from budcache import Ladder, Mask, Policy
 from budcache.cli.compare import told_apart
 from budcache.comparison import Comparison
 
+pytestmark = pytest.mark.xdist_group("compare command")  # all look at one comparison, which takes a while
+
 ROWS = 1 + len(METHODS) * len(BUDGETS)  # the full run, every method at every budget
 LINES = 2 + ROWS  # before them the header, and what is asked for
 
@@ -45,6 +47,7 @@ def test_it_writes_a_table_a_page_and_the_numbers(compared):
     assert "red <b>" not in (folder / "comparison.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
 def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path, run_here):
     out = tmp_path / "out"

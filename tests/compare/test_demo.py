@@ -6,6 +6,8 @@ import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytest
+
 import budcache
 from budcache import Ladder, models
 from budcache.cli import demo
@@ -103,6 +105,7 @@ def _small(pipe):
     return pipe
 
 
+@pytest.mark.slow
 def test_the_documented_python_runs(tmp_path):
     pipe = budcache.load("tiny-flux")
     pipe.set_progress_bar_config(disable=True)

@@ -20,6 +20,8 @@ from budcache.workers.worker import Opening
 from .conftest import NODE
 from .same import MODEL, SEARCH, moving, scores
 
+pytestmark = pytest.mark.slow
+
 
 def told_of(told, *workers):
     """What was told of some workers."""
