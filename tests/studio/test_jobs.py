@@ -167,4 +167,8 @@ def test_ladders_of_a_project_are_ordinary_files(make):
     assert Ladder.load(studio.project.ladders["my-ladder"]) == studio.project.ladder("my-ladder")
     studio.project.ladders["my-ladder"].write_text("{")
     assert studio.project.ladder("my-ladder") is None
+    (studio.project.path / "ladders" / ".my-ladder.tmp.json").write_text("{")  # as while it is being written
+    assert list(studio.project.ladders) == ["my-ladder"]
+    (studio.project.path / "find.json").write_text("{")
+    assert studio.project.remembered("find") == {}
     assert studio.ladder("my-ladder").budgets  # the uniform one, so that the page goes on

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from budcache.errors import BudcacheWarning, SearchError
+from budcache.errors import BudcacheWarning, FileError, SearchError
 from budcache.events import Phase, Planned, Progress
 from budcache.studio.job import Job, read_jobs
 from budcache.studio.runner import Runner
@@ -203,3 +203,26 @@ def test_a_damaged_file_is_no_job(text, tmp_path):
     Job("search-1", "search", "one", {}, "running").save(tmp_path)
     (tmp_path / "search-2.json").write_text(text)
     assert [(job.id, job.state) for job in read_jobs(tmp_path)] == [("search-1", "interrupted")]
+
+
+def test_a_full_disk_does_not_end_the_thread_that_has_the_model(work, until, monkeypatch):
+    start, steps, drawn = work
+    runner = start()
+
+    def full(job, folder):
+        raise FileError("no space is left on the device.")
+
+    monkeypatch.setattr(Job, "save", full)
+    job = runner.submit("search", "one", {"events": 1})
+    steps.go.release()
+    until(lambda: job.is_over)
+    assert "no space is left on the device." in job.notes
+    runner.ask(["apple"])
+    until(lambda: "apple" in drawn)
+
+
+def test_names_of_files_that_cannot_be_read_are_taken(work, tmp_path):
+    (tmp_path / "search-1.json").write_text("{")
+    (tmp_path / ".search-2.tmp.json").write_text("{}")
+    assert read_jobs(tmp_path) == []
+    assert work[0]().submit("search", "one", {"events": 0}).id == "search-2"

@@ -59,6 +59,13 @@ def test_others_are_asked_for_the_password(client):
     assert browser.get("/", auth=("anybody", "open sesame")).status_code == 200
 
 
+def test_a_password_is_asked_for_on_this_machine_as_well(client):
+    """A proxy in front of it reaches it as this machine does."""
+    page, _ = client(password="secret")
+    assert page.get("/").status_code == 401
+    assert page.get("/", auth=("anybody", "secret")).status_code == 200
+
+
 def test_reports_and_pictures_are_served_and_nothing_else(client):
     browser, studio = client()
     home = studio.project.comparison("compare-1")

@@ -44,7 +44,7 @@ def studio(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 7860,
     password: Annotated[
         str | None,
-        typer.Option(envvar="BUDCACHE_STUDIO_PASSWORD", help="What browsers are asked for, with --host."),
+        typer.Option(envvar="BUDCACHE_STUDIO_PASSWORD", help="What browsers are asked for."),
     ] = None,
     browse: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = True,
     lora: LoraOption = None,

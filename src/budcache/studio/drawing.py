@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from budcache.errors import FileError
+from budcache.errors import BudcacheError, FileError
 from budcache.metrics.pixels import psnr
 from budcache.policy import Policy
 from budcache.report.frames import strip_of
@@ -109,7 +109,7 @@ class Album:
         """What was drawn, if it was."""
         key = drawing.key(self.model)
         if key not in self._known:
-            with suppress(FileError, TypeError):
+            with suppress(BudcacheError, TypeError):
                 facts = read_json(self.folder / key / FACTS)
                 if isinstance(facts, dict) and (self.folder / key / PICTURE).exists():
                     self._remember(Drawn(**facts))

@@ -98,7 +98,7 @@ class Job:
 def read_jobs(folder: Path) -> list[Job]:
     """The jobs of a project, oldest first. What ran when the studio ended was interrupted; a damaged file is left."""
     found = []
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("[!.]*.json")):
         with suppress(BudcacheError, TypeError, ValueError):
             values = read_json(path)
             if isinstance(values, dict):

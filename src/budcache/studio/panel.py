@@ -58,7 +58,7 @@ def panel(studio: Studio, job: Job | None) -> str:
         rows=phases(told),
         masks=[("ours", each) for each in masks(told)],
         chart=None if chart is None else svg.placed(chart),
-        few=any(rung.quality is not None and rung.quality.used_to_fit for rung in told.rungs.values()),
+        few=any(rung.quality is not None and rung.quality.used_to_fit for rung in list(told.rungs.values())),
         entries=list(told.entries.values()) if job.kind == "compare" else [],
         tried=sum(told.tried.values()),
     )

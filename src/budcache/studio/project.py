@@ -68,7 +68,7 @@ class Project:
 
     def remembered(self, name: str) -> dict[str, Any]:
         """What was kept under a name; nothing where there is nothing that can be read."""
-        with suppress(FileError):
+        with suppress(BudcacheError):
             found = read_json(self.path / f"{name}.json")
             return found if isinstance(found, dict) else {}
         return {}
@@ -78,7 +78,7 @@ class Project:
     @property
     def ladders(self) -> dict[str, Path]:
         """The ladders that are there, by name, the newest first."""
-        found = (self.path / "ladders").glob("*.json")
+        found = (self.path / "ladders").glob("[!.]*.json")  # files being written have a dot
         return {path.stem: path for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)}
 
     def keep(self, name: str, ladder: Ladder) -> Path:

@@ -99,7 +99,8 @@ class Runner(Generic[D]):
     def submit(self, kind: Kind, title: str, options: dict[str, Any]) -> Job:
         """A new job, which begins when those before it have ended."""
         with self._changed:
-            job = Job(new_id(kind, (job.id for job in self.jobs)), kind, title, options)
+            taken = [*(job.id for job in self.jobs), *(path.stem for path in self._folder.glob("*.json"))]
+            job = Job(new_id(kind, taken), kind, title, options)
             self.jobs.append(job)
             self._set(job, "waiting")
             return job
@@ -137,7 +138,10 @@ class Runner(Generic[D]):
 
     def _set(self, job: Job, state: Any) -> None:
         job.state = state
-        job.save(self._folder)
+        try:
+            job.save(self._folder)
+        except BudcacheError as error:  # the model's thread must outlive a full disk
+            job.notes.append(str(error))
         self._told()
 
     def _told(self) -> None:

@@ -140,7 +140,7 @@ def application(studio: Studio, host: str, password: str | None) -> Any:
         theme=theme(),
         head=head(),
     )
-    return Guard(mounted, None if is_here(host) else password, HERE if is_here(host) else None)
+    return Guard(mounted, password or None, (*HERE, host) if is_here(host) else None)
 
 
 FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}  # a picture's name says what it is of
