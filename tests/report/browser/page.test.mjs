@@ -170,7 +170,7 @@ describe(`at ${width} pixels, ${theme}`, () => {
     const other = await ground();
     assert.notEqual(other, before);
     await accessible(page, "in the other theme");
-    // Chromium stores what a page keeps in a process of its own, and a page that is loaded at once may ask it too early.
+    // It was once not kept, and why is not known: perhaps Chromium, which stores it in another process, was asked too early.
     for (let tries = 0; tries < 5; tries++) {
       await page.reload();
       if (await ground() === other) break;
