@@ -25,6 +25,7 @@ from budcache.strategies import STRATEGIES, read_history
 COMMAND = Path(sys.executable).parent / ("budcache.exe" if os.name == "nt" else "budcache")
 ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "NO_COLOR": "1"}
 SIZE = ["--height", "32", "--width", "32"]
+pytestmark = pytest.mark.xdist_group("search command")  # many look at one search, in a process of its own
 STEPS, BUDGETS = 8, (2, 3, 4)
 MASKS = 1 + 7 + 6 + 5  # that a ladder up to 4 of 8 steps scores
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).parents[2] / "benchmarks" / "paper"
+LONG = ("transfer", "video_settings", "main_table", "low_budget", "prompt_set")
 SCRIPTS = (
-    *("main_table", "transfer", "prompt_set", "low_budget", "few_steps"),
-    *("model_size", "convergence", "intensity", "steps", "video_table", "video_settings"),
+    *("few_steps", "model_size", "convergence", "intensity", "steps", "video_table"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in LONG),
 )
+pytestmark = pytest.mark.xdist_group("paper")  # what one experiment has searched, others take
 
 
 @pytest.fixture(scope="module")

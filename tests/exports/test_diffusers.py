@@ -14,6 +14,8 @@ import budcache
 from budcache import PolicyError, models
 from exports.policies import PROMPT, STEPS, drawn, levels, policies, run, stock
 
+pytestmark = pytest.mark.xdist_group("exports to diffusers")  # all look at one run without budcache
+
 WITHOUT_BUDCACHE = """
 import sys
 

@@ -88,7 +88,7 @@ def test_limits_and_records_are_for_paths(pipe):
 # What comes of it
 
 
-@pytest.mark.parametrize(("steps", "budgets"), [(4, (2, 3)), (8, (5, 7))])
+@pytest.mark.parametrize(("steps", "budgets"), [(4, (2, 3)), pytest.param(8, (5, 7), marks=pytest.mark.slow)])
 def test_all_that_a_policy_can_go_through_works_and_helps(pipe, steps, budgets):
     """Searched plain; fitted; aligned with and without gradients: never worse on the samples put aside."""
     shared = {"prompts": TEXTS[:8], "progress": False}

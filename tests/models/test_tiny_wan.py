@@ -228,6 +228,7 @@ def test_what_is_saved_and_loaded_shows_the_same(pipe, tmp_path):
     assert np.array_equal(draw(again, "koala growing", steps=2), draw(aligned(pipe), "koala growing", steps=2))
 
 
+@pytest.mark.slow  # the decoder is slow in half precision on most CPUs
 def test_it_loads_in_half_precision():
     half = opened("tiny-wan", dtype=torch.bfloat16)
     assert half.transformer.dtype == half.vae.dtype == half.text_encoder.dtype == torch.bfloat16
