@@ -27,12 +27,14 @@ def test_a_start_is_quiet(program):
     assert printed(program) == ""
 
 
+@pytest.mark.slow
 def test_what_was_imported_before_budcache_has_been_commented_on_already():
     """Only what comes after the import of budcache can be left out."""
     first = "from diffusers import FluxPipeline"
     assert printed(f"{first}; import budcache; budcache.applied") == printed(first)
 
 
+@pytest.mark.slow
 def test_what_a_user_imports_is_commented_on_as_ever():
     program = (
         "import logging; from transformers import CLIPImageProcessor; logging.getLogger('transformers').warning('mine')"

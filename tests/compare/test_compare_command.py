@@ -199,7 +199,7 @@ def test_a_mistake_earns_a_sentence(arguments, message, command, run_here, tmp_p
 def test_one_file_of_prompts_serves_both(model, run_here, tmp_path):
     (tmp_path / "all.txt").write_text("a house\na tree\na boat\na cat\na dog\nthe sea\nthe sun\n")
     command = ["compare", model / "tiny", "--steps", 5, "--budgets", 2, "--methods", "magcache", "--metrics", "psnr"]
-    command += ["--prompts", tmp_path / "all.txt", "--height", 32, "--width", 32]
+    command += ["--prompts", tmp_path / "all.txt", "--height", 32, "--width", 32, "--timed", "none"]
     code, _, errors = run_here(*command, "--out", tmp_path / "out", "--count", 2)
     assert code == 0, errors
     said, cost, *_ = errors.splitlines()
