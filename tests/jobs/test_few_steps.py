@@ -71,6 +71,8 @@ def test_it_is_said_before_the_search(budgets, clause):
     told = budcache.estimate(steps=4, budgets=budgets, prompts=4)
     assert told.note == clause and str(told).endswith(f"; {clause}")
     assert not budcache.estimate(steps=28, budgets=8, prompts=4).note
+    weighed = budcache.estimate(steps=8, budgets=range(3, 8), prompts=4).note
+    assert weighed == "all 119 masks of 3 to 7 of 8 calls are weighed by the full runs, and the likeliest are tried"
 
 
 def test_limits_and_records_are_for_paths(pipe):

@@ -112,6 +112,7 @@ def test_leaving_long_stretches_out_does_not_change_the_best_paths():
     _, grams = recorded(steps=28, samples=2)
     budgets = (4, 6, 8, 12)
     assert longest_stretch(28, budgets) == 14
+    assert longest_stretch(8, (3, 4)) == 8  # where masks are few, none is left out
     assert ShortestPaths.through(grams, budgets)(budgets, 0.5) == ShortestPaths(Stretches(grams))(budgets, 0.5)
 
 

@@ -19,8 +19,9 @@ from budcache.jobs.config import (
 from budcache.jobs.refining import LOOSER, SETTINGS
 from budcache.options import one_or_several, whole
 from budcache.policy import Policy, Reuse
+from budcache.records import EVERY
 from budcache.samples.samples import split
-from budcache.strategies import Exhaustive, LadderSearch, Limits, Space, Strategy
+from budcache.strategies import Exhaustive, LadderSearch, Limits, Paths, Space, Strategy
 
 __all__ = ["affordable", "align_phases", "all_masks", "estimate", "fit_phases", "put_aside", "search_phases"]
 
@@ -120,14 +121,16 @@ def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
 
 
 def all_masks(config: SearchConfig) -> str:
-    """A clause that says so where every mask is tried."""
-    if not isinstance(config.strategy, Exhaustive):
+    """A clause that says so where every mask is tried, or weighed by what the full runs know of it (F10)."""
+    count, budgets = sum(len(Space(config.steps, budget)) for budget in config.budgets), config.budgets
+    tried = isinstance(config.strategy, Exhaustive)
+    if not tried and not (isinstance(config.strategy, Paths) and count <= EVERY):
         return ""
-    count, budgets = config.strategy.expected(config.steps, config.budgets), config.budgets
     in_a_row = len(budgets) > 2 and budgets == tuple(range(budgets[0], budgets[-1] + 1))
     which = f"{budgets[0]} to {budgets[-1]}" if in_a_row else ", ".join(map(str, budgets))
     masks = f"all {count} masks" if count > 1 else "the only mask"
-    return f"{masks} of {which} of {config.steps} calls {'are' if count > 1 else 'is'} tried"
+    how = "tried" if tried else "weighed by the full runs, and the likeliest are tried"
+    return f"{masks} of {which} of {config.steps} calls {'are' if count > 1 else 'is'} {how}"
 
 
 def _served_phases(config: SearchConfig, searched_on: int, kept_out: int, full: int) -> tuple[Phase, ...]:

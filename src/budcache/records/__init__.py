@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["LIKELIEST"]
+__all__ = ["EVERY", "LIKELIEST"]
 
-# The power by which early errors are discounted that is mostly best (see `paths`); here strategies can read it, too,
-# which know nothing of arrays.
+# Here strategies can read them, too, which know nothing of arrays. The power by which early errors are discounted that
+# is mostly best (see `paths`):
 LIKELIEST = 0.5
+EVERY = 5_000  # masks in all, up to which every one is weighed, however long its stretches

@@ -10,6 +10,7 @@ import numpy as np
 
 from budcache.mask import Mask
 from budcache.provenance import Refined
+from budcache.records import EVERY
 from budcache.records.gram import Array, Grams
 from budcache.records.stretches import NONE, Stretches
 
@@ -32,8 +33,11 @@ def progress(levels: Array) -> Array:
 def longest_stretch(steps: int, budgets: Sequence[int]) -> int:
     """Stretches of more steps cannot win: twice the mean length at the smallest budget, or two fifths of the run.
 
-    On every model tried, the best masks stayed well within it; the table is a third smaller.
+    On every model tried, the best masks stayed well within it; the table is a third smaller. Where all masks together
+    are few there is no such bound: every one is weighed.
     """
+    if sum(math.comb(steps - 1, budget - 1) for budget in budgets) <= EVERY:
+        return steps
     return min(steps, max(math.ceil(0.4 * steps), math.ceil(2 * steps / min(budgets))))
 
 
