@@ -115,7 +115,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
         "differences is undecided",
         "latency": f"median seconds of the denoising loop, text encoders and decoder apart; the speed-up is the median "
-        f"of up to {several(timed, 'pair')} of a full run and a run of the method, with two errors to either side "
+        f"of up to {several(timed, 'pair')} of a full run and a run of the method, with its 95 % interval "
         f"below; {comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
         "made with": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }
