@@ -223,6 +223,32 @@ def test_quality_is_read_off_at_the_budget():
     assert entry.values["psnr"] == (20.0, 30.0, 40.0, 50.0), "of the pictures that are shown"
 
 
+def timed(entry, own, full=4.0, steps=28, pairs=25):
+    """An entry whose runs were timed on a quiet machine."""
+    pair = {"full_seconds": (full,) * pairs, "full_calls": (steps,) * pairs}
+    calls = (round(sum(entry.calls) / len(entry.calls)),) * pairs
+    return entry.model_copy(update=pair | {"timed_seconds": (own,) * pairs, "timed_calls": calls})
+
+
+def test_speed_is_read_off_at_the_budget_as_quality_is():
+    """A threshold that makes 3 calls or 5 is not as fast at 4 as it is at 3."""
+    entry = between((3, 3), (20.0, 30.0), (5, 5), (24.0, 34.0))
+    assert timed(entry, 1.0).speed.text == NOT_TIMED, "one of two settings alone tells nothing"
+    entry = timed(entry, 1.0).model_copy(update={"second": timed(entry.second, 3.0)})
+    assert entry.speed.known
+    assert entry.speedup == pytest.approx(4.0 / 2.0)  # 2 seconds lie between 1 and 3
+    assert entry.latency == pytest.approx(2.0)
+
+
+def test_seconds_are_of_timed_runs_alone():
+    """Those of drawing are of a busy machine, and do not go to the end of the pipeline."""
+    entry = measured((1.0, 2.0))
+    assert entry.latency is None
+    assert timed(entry, 1.0).latency == 1.0
+    disturbed = timed(entry, 1.0).model_copy(update={"timed_seconds": (0.5, 1.0, 0.7, 1.3, 0.9) * 5})
+    assert disturbed.latency is None
+
+
 def test_above_and_below_are_treated_alike():
     values = ((3, 3), (20.0, 30.0)), ((5, 5), (24.0, 34.0))
     one, other = between(*values[0], *values[1]), between(*values[1], *values[0])

@@ -57,7 +57,8 @@ def heading(measure: Measure) -> str:
 def cells(comparison: Comparison, entry: Entry) -> list[Cell]:
     """A row: calls, seconds of the loop, speed-up, then each metric's mean."""
     over = "!" * (entry.method != FULL and entry not in comparison.within(entry.budget))
-    row = [Cell(entry.calls_text + over), Cell(f"{entry.latency:.3g}"), Cell(entry.speed.text)]
+    seconds = comparison.latency(entry)
+    row = [Cell(entry.calls_text + over), Cell("-" if seconds is None else f"{seconds:.3g}"), Cell(entry.speed.text)]
     return row + [_measured(comparison, entry, measure) for measure in comparison.measures]
 
 
@@ -198,7 +199,7 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"method": entry.method, "budget": entry.budget, "calls": entry.mean_calls}
         row |= {"calls_min": min(entry.calls), "calls_max": max(entry.calls)}
         row["calls_made"] = entry.calls_text if entry.second is not None else None
-        row |= {"call_equivalents": entry.mean_equivalents, "seconds": entry.latency}
+        row |= {"call_equivalents": entry.mean_equivalents, "seconds": comparison.latency(entry)}
         speed = entry.speed if entry.speed.known else None
         row |= {"speedup": speed and speed.median, "speedup_min": speed and speed.low}
         row |= {"speedup_max": speed and speed.high, "timing": entry.speed.text, "pairs": entry.speed.pairs}

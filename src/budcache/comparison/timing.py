@@ -1,11 +1,11 @@
 """Speed-ups that can be believed: pairs of a full run and a run of the method, one right after the other.
 
 What is compared is the denoising loop, without text encoders and decoder, which no method touches. A pair sees the same
-machine, so its ratio does not drift; and the median of the ratios is not moved by a few disturbed pairs. Its 95 % interval
-lies between two of the ratios in order of size, which holds whatever the noise is like. Whoever looks often enough sees
-a narrow interval by luck, so one look is not enough: the ratio is known when the interval is within 5 % at two looks,
-five pairs apart. If that does not come to pass after many pairs, it is not measurable here, and no number is printed.
-What counts as many depends on how long they take: small models are the ones that a busy machine disturbs most.
+machine, so its ratio does not drift; and the median of the ratios is not moved by a few disturbed pairs. Its 95 %
+interval lies between two of the ratios in order of size, which holds whatever the noise is like. Whoever looks often
+enough sees a narrow interval by luck, so one look is not enough: the ratio is known when the interval is within 5 % at
+two looks, five pairs apart. If that does not come to pass after many pairs, it is not measurable here, and no number is
+printed. What counts as many depends on how long they take: small models are the ones that a busy machine disturbs most.
 
 A method saves calls and nothing else, so it cannot be faster than the full run by more than the ratio of the calls. A
 measurement that says otherwise has failed. One that says so only within its interval has found the ratio of the calls.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["LEAST_PAIRS", "NOT_MEASURABLE", "NOT_TIMED", "Pair", "Speed", "enough", "pace", "speed"]
+__all__ = ["LEAST_PAIRS", "NOT_MEASURABLE", "NOT_TIMED", "Pair", "Speed", "between", "enough", "pace", "speed"]
 
 LEAST_PAIRS, MANY_PAIRS, MOST_PAIRS = 20, 30, 90
 LOOK = 5  # pairs from one look to the next
@@ -102,6 +102,16 @@ def speed(
     noisy = len(ratios) < LEAST_PAIRS or not (_narrow(ratios) and _narrow(ratios[:-LOOK])) or impossible
     best = min(middle, allowed)
     return Speed(best, min(best, low), max(best, min(high, allowed)), noisy, len(ratios))
+
+
+def between(one: Speed, other: Speed, share: float) -> Speed:
+    """The speed-up of a method that runs by the second of two settings in this share of its runs: times add up."""
+
+    def mixed(first: float, second: float) -> float:
+        return 1 / ((1 - share) / first + share / second)
+
+    middle, low, high = (mixed(*ends) for ends in zip(one[:3], other[:3], strict=True))
+    return Speed(middle, low, high, one.noisy or other.noisy, min(one.pairs, other.pairs))
 
 
 def _narrow(ratios: Sequence[float]) -> bool:

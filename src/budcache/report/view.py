@@ -49,7 +49,7 @@ def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
     """The paper's Table 1 of this comparison: tail and worst below each mean, and how far ours is ahead."""
     found = []
     for entry in entries:
-        timed = entry.timed_seconds or entry.seconds
+        timed = entry.timed_seconds if entry.latency is not None and entry.second is None else (0.0,)
         low, high = (f"{value:.3g}" for value in (min(timed), max(timed)))
         known = entry.speed.known and entry.speed.low < entry.speed.high
         speed = f"{entry.speed.low:.2f}-{entry.speed.high:.2f}" if known else ""
