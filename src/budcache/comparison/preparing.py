@@ -252,19 +252,29 @@ class Preparation:
         for kept in (self.settings, self._chosen):
             if kept is not None and (found := kept.find(method, budget)) is not None:
                 return found
+        kind = BASELINES[method]
         self.meter.add(0, note=f"choosing settings for {budget} calls")
         if method not in self._tuners:
             full = self._record
+            learn, choose = full.split() if kind.held_out else (full, full)
             with counting(self.pipe) as own:  # LeMiCa has runs of its own
-                made = BASELINES[method].calibrated(full)
+                made = kind.calibrated(learn)
             self.meter.add(own.count // full.branches)
             spent = self.steps * len(self._tuning) + own.count // full.branches
-            tuner = Tuner(self.pipe, made, self._tuning, known=full, batch=self.batch, spent=self.meter.add)
+            tuner = Tuner(self.pipe, made, choose.samples, known=choose, batch=self.batch, spent=self.meter.add)
             self._tuners[method] = tuner, spent
         tuner, spent = self._tuners[method]
         found = tuner.choice(budget)
+        settings = tuple(
+            (each.relearned(self._record) if kind.held_out else each, calls) for each, calls in found.settings
+        )
         # Full runs and calibration serve all budgets, and count at each, as our search does.
-        found = replace(found, sample_calls=found.sample_calls + spent)
+        found = replace(
+            found,
+            settings=settings,
+            samples=kind.learned_on(len(self._tuning)),
+            sample_calls=found.sample_calls + spent,
+        )
         self._chosen.keep(method, budget, found)
         self._chosen.save(self.folder / SETTINGS)
         return found
