@@ -234,7 +234,7 @@ class Lab:
         pipe, given = self.pipe if pipe is None else pipe, {**self.call, **call}
         # Without where they were made, they are used wherever that is asked; what they were made on is still told.
         bare = {
-            title: Ladder.of([rung.model_copy(update={"origin": _counts(rung)}) for rung in ladder])
+            title: Ladder.of([rung.model_copy(update={"origin": _counts(rung, pipe)}) for rung in ladder])
             for title, ladder in policies.items()
         }
         tuning = self.calibration[: 2 if self.quick else self.args.tuning]
@@ -316,10 +316,10 @@ def short(facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, default=repr, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _counts(policy: Policy) -> Origin | None:
-    """How many prompts and sample-calls a policy took, and nothing else of its origin."""
+def _counts(policy: Policy, pipe: Any) -> Origin | None:
+    """How many prompts and sample-calls a policy took, and nothing else of its origin: it is to suit this pipeline."""
     origin = policy.origin
-    return None if origin is None else Origin(prompts=origin.prompts, calls=origin.calls)
+    return None if origin is None else Origin(prompts=origin.prompts, calls=origin.calls, adapters=adapters(pipe))
 
 
 def _write(file: Path, kept: Kept) -> None:

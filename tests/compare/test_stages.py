@@ -15,6 +15,7 @@ from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, Searc
 from budcache import compare as with_timing
 from budcache.comparison import Comparison, headline, measure, show
 from budcache.comparison.folder import picture
+from budcache.comparison.settings import Settings
 from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS
 from budcache.errors import BudcacheError, FileError, PolicyError
 from budcache.events import EntryDone, Planned, Progress
@@ -602,6 +603,32 @@ def test_a_mistake_is_refused_before_any_work(change, kind, message, flux, tmp_p
     assert not (tmp_path / "new").exists()
 
 
+def test_every_method_says_how_many_samples_it_was_really_learned_on(run):
+    calibration = [f"prompt {number}" for number in range(6)]
+    found, _ = run("lemica", "magcache", "l2p", budgets=[3], calibration=calibration, timed=[])
+    assert {entry.method: entry.learned_on for entry in found.at(3)} == {"lemica": 4, "magcache": 6, "l2p": 6}
+
+
+def test_l2p_is_chosen_on_samples_that_it_was_not_learned_on(run, tmp_path, monkeypatch):
+    from budcache.baselines.l2p import L2P
+    from budcache.baselines.tuning import Tuner
+
+    seen = []
+    usual = Tuner.__init__
+
+    def told(self, pipe, method, samples, *args, **more):
+        seen.append((method.products, [each["prompt"] for each in samples]))
+        usual(self, pipe, method, samples, *args, **more)
+
+    monkeypatch.setattr(Tuner, "__init__", told)
+    calibration = [f"prompt {number}" for number in range(4)]
+    run("l2p", budgets=[3], calibration=calibration, timed=[])
+    ((part, chosen_on),) = seen
+    assert chosen_on == calibration[3:]
+    (setting, _), *_ = Settings.load(tmp_path / "settings.json").find("l2p", 3).settings
+    assert isinstance(setting, L2P) and setting.products != part, "learned once more, on all"
+
+
 def test_speed_is_measured_in_pairs_with_full_runs(run):
     found, _ = run("uniform", "fewer-steps", budgets=[2], timed=["uniform"])
     entry = found.entry("uniform", 2)
@@ -659,6 +686,9 @@ def test_a_threshold_that_misses_the_budget_is_drawn_on_both_sides(run, tmp_path
     assert list(found.methods) == ["teacache"], "the second setting is no method of its own"
     assert show(tmp_path) == found
     assert run("teacache", budgets=[3], calibration=["a", "b"]) == (found, 0)
+    entry = run("teacache", budgets=[3], calibration=["a", "b"], timed=["teacache"])[0].entry("teacache", 3)
+    assert len(entry.timed_seconds) >= LEAST_PAIRS and len(entry.second.timed_seconds) >= LEAST_PAIRS
+    assert set(entry.timed_calls) < set(range(3)) and min(entry.second.timed_calls) > 3, "each by its own setting"
 
 
 def test_whoever_cannot_do_with_so_few_calls_does_not_compete(run, monkeypatch):
