@@ -217,7 +217,7 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
         (method, budget)
         for method, those in wanted.items()
         for budget in those
-        if folder.find(method, budget, preparation.made_of(method)) is not None
+        if folder.find(method, budget, preparation.made_of(method, budget)) is not None
     }
     known -= _to_draw_again(folder, known)
     names = {method: _name(method) for method in wanted}
@@ -270,11 +270,12 @@ def _to_draw_again(folder: Folder, known: set[tuple[str, int]]) -> set[tuple[str
 
 def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int) -> bool:
     """Draw a method at a budget, or write down why that cannot be."""
-    folder, made_of = drawing.folder, preparation.made_of(method)
+    folder, made_of = drawing.folder, preparation.made_of(method, budget)
     try:
         choices = [plain(drawing.pipe, budget)] if method == FULL else preparation.ready(method, budget)
         folder.remove(method, budget)
         folder.remove(BESIDE + method, budget)
+        folder.discard(BESIDE + method, budget)
         entry = drawing.entry(method, budget, choices[0])
         if len(choices) > 1:
             _draw_beside(drawing, entry, choices, made_of)
@@ -317,3 +318,4 @@ def _draw_beside(drawing: Drawing, entry: Entry, choices: Sequence[Ready], made_
         if side * (other.mean_calls - budget) >= 0:
             drawing.folder.add(drawing.clocked(other, ready), made_of)
             return
+    drawing.folder.discard(BESIDE + entry.method, budget)

@@ -54,6 +54,7 @@ class Preparation:
         policies: ladders that are there already, by method.
         settings: of other methods that were chosen already.
         workers: who holds the runs of our searches, if not this process.
+        kind: the class of the pipeline, where none is at hand to say what all this would cost.
     """
 
     pipe: Any
@@ -67,14 +68,15 @@ class Preparation:
     meter: Meter
     settings: Settings | None = None
     workers: Workers | None = None
+    kind: str = ""
     _tuners: dict[str, Any] = field(default_factory=dict)
 
-    def made_of(self, method: str) -> str:
-        """A fingerprint of what a method is given beside the comparison's own settings."""
+    def made_of(self, method: str, budget: int) -> str:
+        """A fingerprint of what a method is given at a budget beside the comparison's own settings."""
         if method in self.policies:
-            given = self.policies[method].model_dump_json()
+            given = "".join(rung.model_dump_json() for rung in self.policies[method] if rung.budget == budget)
         elif self.settings is not None and method in self.settings:
-            given = repr([self.settings.find(method, budget) for budget in self.budgets])
+            given = repr(self.settings.find(method, budget))
         else:
             return ""
         return hashlib.sha256(given.encode()).hexdigest()[:16]
@@ -84,9 +86,9 @@ class Preparation:
         if method in (*self.policies, *UNTAUGHT):
             return 0
         if method in (*OURS, *AUTHORS):
-            wan = type(self.pipe).__name__.startswith("Wan")
+            kind = self.kind or type(self.pipe).__name__
             groups = [self.budgets] if method in OURS else [[budget] for budget in self.budgets]
-            return sum(expected_calls(method, self.steps, those, len(self.calibration), wan) for those in groups)
+            return sum(expected_calls(method, self.steps, those, len(self.calibration), kind) for those in groups)
         given = self.settings
         missing = [budget for budget in self.budgets if given is None or given.find(method, budget) is None]
         if not missing:

@@ -124,6 +124,11 @@ class Entry(Value):
         return self._between(self.calls, self.second.calls if self.second else ())
 
     @property
+    def falls_short(self) -> bool:
+        """Whether its settings make fewer calls than the budget, and none that was found makes more."""
+        return self.knob is not None and self.mean_calls < self.budget - CLOSE
+
+    @property
     def mean_equivalents(self) -> float | None:
         """The same with probes and partial passes counted by their share of the network's operations."""
         if not self.equivalents or (self.second is not None and not self.second.equivalents):

@@ -27,7 +27,8 @@ NOISY = "speed-ups not known to 5 % after many pairs of runs, or above what the 
 NOTES = {
     "undecided": "= within two standard errors of the best, sample by sample: undecided",
     "between": "a | b calls: two settings on both sides of the budget; the row is what lies between them at the budget",
-    "over": "! cannot do with so few calls, so it does not compete",
+    "over": "! needs more calls than the budget, so it does not compete",
+    "short": "* makes fewer calls than the budget at all settings that were found, and is judged at these",
     "solvers": "{}: fewer steps of another solver, no cache",
 }
 # What the page says above its table, for the terminal.
@@ -56,7 +57,7 @@ def heading(measure: Measure) -> str:
 
 def cells(comparison: Comparison, entry: Entry) -> list[Cell]:
     """A row: calls, seconds of the loop, speed-up, then each metric's mean."""
-    over = "!" * (entry.method != FULL and entry not in comparison.within(entry.budget))
+    over = "!" * (entry.method != FULL and entry not in comparison.within(entry.budget)) + "*" * entry.falls_short
     seconds = comparison.latency(entry)
     row = [Cell(entry.calls_text + over), Cell("-" if seconds is None else f"{seconds:.3g}"), Cell(entry.speed.text)]
     return row + [_measured(comparison, entry, measure) for measure in comparison.measures]
@@ -75,6 +76,7 @@ def notes(comparison: Comparison) -> list[str]:
         "undecided": any(cell.undecided for entry in entries for cell in cells(comparison, entry)),
         "between": any(entry.second is not None for entry in entries),
         "over": any(entry not in comparison.within(entry.budget) for entry in entries),
+        "short": any(entry.falls_short for entry in entries),
     }
     found = [NOTES[name] for name, there in marks.items() if there]
     solvers = dict.fromkeys(entry.title for entry in entries if entry.method in SOLVERS)
