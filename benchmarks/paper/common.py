@@ -19,7 +19,7 @@ from published import PROMPTS
 from telling import Claim, Table
 
 import budcache
-from budcache import Ladder, Policy, models
+from budcache import Ladder, Origin, Policy, models
 from budcache.comparison import Comparison
 from budcache.events import Event, Progress, Scored
 from budcache.metrics import usual
@@ -232,8 +232,9 @@ class Lab:
     ) -> Comparison:
         """`budcache.compare` in a folder of its own; policies are used wherever they were made."""
         pipe, given = self.pipe if pipe is None else pipe, {**self.call, **call}
+        # Without where they were made, they are used wherever that is asked; what they were made on is still told.
         bare = {
-            title: Ladder.of([rung.model_copy(update={"origin": None}) for rung in ladder])
+            title: Ladder.of([rung.model_copy(update={"origin": _counts(rung, pipe)}) for rung in ladder])
             for title, ladder in policies.items()
         }
         tuning = self.calibration[: 2 if self.quick else self.args.tuning]
@@ -313,6 +314,12 @@ def slug(text: str) -> str:
 def short(facts: Any) -> str:
     """A few letters that stand for all facts; other facts, other letters."""
     return hashlib.sha256(json.dumps(facts, default=repr, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _counts(policy: Policy, pipe: Any) -> Origin | None:
+    """How many prompts and sample-calls a policy took, and nothing else of its origin: it is to suit this pipeline."""
+    origin = policy.origin
+    return None if origin is None else Origin(prompts=origin.prompts, calls=origin.calls, adapters=adapters(pipe))
 
 
 def _write(file: Path, kept: Kept) -> None:

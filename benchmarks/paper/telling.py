@@ -99,9 +99,9 @@ def side_by_side(
     rows = []
     for case, (comparison, budget) in cases.items():
         for entry in comparison.at(budget):
-            over = "" if entry in comparison.within(budget) else " (too many)"
+            over = " (too few)" if entry.falls_short else "" if entry in comparison.within(budget) else " (too many)"
             row = [case, entry.title, *([] if made is None else [made.get(entry.method, "")])]
-            row += [entry.calls_text + over, entry.mean_equivalents, entry.latency, entry.speed.text]
+            row += [entry.calls_text + over, entry.mean_equivalents, comparison.latency(entry), entry.speed.text]
             for measure in measures:
                 found = entry.summed(measure)
                 row += [with_error(entry, measure), None if found is None else measure.written(found.tail)]

@@ -154,6 +154,7 @@ def traced(residuals: np.ndarray, change: float = 1.0) -> Trace:
         gram=residuals @ residuals.T / residuals.shape[1],
         change=np.full(steps, change),
         left=residuals @ residuals.T / residuals.shape[1],
+        projected=nothing,
     )
 
 

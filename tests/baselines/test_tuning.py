@@ -16,6 +16,7 @@ from budcache.baselines.magcache import MagCache
 from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
 from budcache.baselines.tuning import FEW, MOST, Tuner
+from budcache.pipeline.trunk import blocks_of
 
 
 def tuner(method, count=6, **more):
@@ -30,9 +31,48 @@ def test_all_knobs_that_the_authors_name_are_tried():
     assert {each.longest for each in magcache.variants()} >= set(range(1, 7))
     retained = {str(each.tuned(-1.0).mask()) for each in magcache.variants()}
     assert retained == {"1" * 28}
-    assert {(each.difference, each.warmup) for each in DiCache.published("FLUX.1-dev").variants()} == {
-        (kind, share) for kind in (False, True) for share in (0.2, 0.1, 0.0)
+    dicache = replace(DiCache.published("FLUX.1-dev"), deepest=2)
+    assert {(each.difference, each.warmup, each.probe) for each in dicache.variants()} == {
+        (kind, share, probe) for kind in (False, True) for share in (0.2, 0.1, 0.0) for probe in (1, 2)
     }
+    teacache = calibrated("wan-t2v", "teacache")
+    assert [(each.projected, each.first, each.last) for each in teacache.variants()] == [
+        (False, 1, True),
+        (True, 5, False),
+    ]
+    assert teacache.variants()[1].coefficients == teacache.projection != teacache.coefficients
+    assert len(calibrated("flux", "teacache").variants()) == 1, "it has but one signal"
+
+
+def test_probes_are_tried_as_far_as_the_trunk_is_deep():
+    from budcache.baselines import record
+
+    kind, pipe, _ = known("flux")
+    blocks = len(blocks_of(pipe.transformer))
+    found = DiCache.calibrated(record(pipe, STEPS, [sample(kind, 0)]))
+    assert {each.probe for each in found.variants()} == ({1, 2} if blocks >= 4 else {1})
+
+
+def test_a_variant_that_keeps_more_first_steps_than_the_budget_keeps_fewer():
+    method = TeaCache(steps=8, coefficients=(1.0, 0.0), first=5)
+    assert method.relaxed().first == 4
+    assert replace(method, first=1).relaxed() is None
+
+
+def test_a_record_is_split_into_what_is_learned_on_and_what_is_chosen_by():
+    from budcache.baselines import record
+
+    kind, pipe, _ = known("flux")
+    samples = [sample(kind, seed) for seed in range(5)]
+    full = record(pipe, STEPS, samples)
+    learn, choose = full.split()
+    assert [list(part.samples) for part in (learn, choose)] == [samples[:4], samples[4:]]
+    assert (len(learn.traces), len(choose.traces)) == (4, 1)
+    assert (len(learn.latents), len(choose.latents)) == (4, 1)
+    part, whole = L2P.calibrated(learn), L2P.calibrated(full)
+    assert part.products != whole.products
+    assert replace(part, ridge=1e-2).relearned(full) == replace(whole, ridge=1e-2)
+    assert choose.split() == (choose, choose), "one run serves for both"
 
 
 def test_the_best_of_all_masks_at_a_budget_is_chosen():

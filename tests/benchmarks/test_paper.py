@@ -71,6 +71,9 @@ def test_each_experiment_ends_well_and_keeps_its_result(name, run, home):
     for table in result["tables"]:
         assert table["rows"]
         assert {len(row) for row in table["rows"]} == {len(table["columns"])}
+    if name == "main_table":
+        made = {row[0]: row[2] for row in result["tables"][1]["rows"]}
+        assert made["budcache"] == 4 and made["published search"] == 2, "what ours was made on is told, too"
     kept = home / "out" / name
     assert json.loads((kept / "result.json").read_text()) == result
     assert all((kept / figure).stat().st_size > 0 for figure in result["figures"])

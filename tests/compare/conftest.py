@@ -6,6 +6,15 @@ import pytest
 from comparing import METHODS, started
 
 
+@pytest.fixture
+def brief(monkeypatch):
+    """Timing ends after the fewest pairs that there may be, also on a busy machine."""
+    from budcache.comparison import timing
+
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
+    monkeypatch.setattr(timing, "MANY_PAIRS", timing.LEAST_PAIRS)
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
     """A tiny pipeline in a folder, with prompts beside it."""

@@ -196,6 +196,14 @@ def test_a_mistake_earns_a_sentence(arguments, message, command, run_here, tmp_p
     assert errors.startswith("budcache: ")
 
 
+def test_so_many_of_one_file_are_calibrated_on_as_are_asked_for(tmp_path, capsys):
+    from budcache.cli.compare import _split
+
+    (tmp_path / "all.txt").write_text("a\nb\nc\nd\ne\nf\n")
+    assert _split(tmp_path / "all.txt", 2, 4) == (["a", "b", "c", "d"], ["e", "f"])
+    assert "the first 4 of 6 prompts" in capsys.readouterr().err
+
+
 def test_one_file_of_prompts_serves_both(model, run_here, tmp_path):
     (tmp_path / "all.txt").write_text("a house\na tree\na boat\na cat\na dog\nthe sea\nthe sun\n")
     command = ["compare", model / "tiny", "--steps", 5, "--budgets", 2, "--methods", "magcache", "--metrics", "psnr"]
@@ -221,6 +229,11 @@ def test_one_file_of_prompts_serves_both(model, run_here, tmp_path):
             "a cat\n",
             [],
             "has 1 prompt, but methods have to be calibrated on two others",
+        ),
+        (
+            "a cat\na dog\na boat\n",
+            ["--calibration-count", 3],
+            "--calibration-count is 3, but",
         ),
         ("a cat\na dog\na boat\n", ["--count", 3], "has 1 to measure on beside 2 to calibrate on. Lower it, or give"),
     ],

@@ -15,6 +15,8 @@ from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, Searc
 from budcache import compare as with_timing
 from budcache.comparison import Comparison, headline, measure, show
 from budcache.comparison.folder import picture
+from budcache.comparison.preparing import Preparation
+from budcache.comparison.settings import Settings
 from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS
 from budcache.errors import BudcacheError, FileError, PolicyError
 from budcache.events import EntryDone, Planned, Progress
@@ -602,7 +604,33 @@ def test_a_mistake_is_refused_before_any_work(change, kind, message, flux, tmp_p
     assert not (tmp_path / "new").exists()
 
 
-def test_speed_is_measured_in_pairs_with_full_runs(run):
+def test_every_method_says_how_many_samples_it_was_really_learned_on(run):
+    calibration = [f"prompt {number}" for number in range(6)]
+    found, _ = run("lemica", "magcache", "l2p", budgets=[3], calibration=calibration, timed=[])
+    assert {entry.method: entry.learned_on for entry in found.at(3)} == {"lemica": 4, "magcache": 6, "l2p": 6}
+
+
+def test_l2p_is_chosen_on_samples_that_it_was_not_learned_on(run, tmp_path, monkeypatch):
+    from budcache.baselines.l2p import L2P
+    from budcache.baselines.tuning import Tuner
+
+    seen = []
+    usual = Tuner.__init__
+
+    def told(self, pipe, method, samples, *args, **more):
+        seen.append((method.products, [each["prompt"] for each in samples]))
+        usual(self, pipe, method, samples, *args, **more)
+
+    monkeypatch.setattr(Tuner, "__init__", told)
+    calibration = [f"prompt {number}" for number in range(4)]
+    run("l2p", budgets=[3], calibration=calibration, timed=[])
+    ((part, chosen_on),) = seen
+    assert chosen_on == calibration[3:]
+    (setting, _), *_ = Settings.load(tmp_path / "settings.json").find("l2p", 3).settings
+    assert isinstance(setting, L2P) and setting.products != part, "learned once more, on all"
+
+
+def test_speed_is_measured_in_pairs_with_full_runs(run, brief):
     found, _ = run("uniform", "fewer-steps", budgets=[2], timed=["uniform"])
     entry = found.entry("uniform", 2)
     assert LEAST_PAIRS <= len(entry.timed_seconds) == len(entry.full_seconds) <= MOST_PAIRS
@@ -615,7 +643,7 @@ def test_speed_is_measured_in_pairs_with_full_runs(run):
     assert found.full.before_seconds > 0 and found.full.after_seconds > 0
 
 
-def test_what_was_drawn_untimed_is_timed_later_and_nothing_else_is_done_again(run):
+def test_what_was_drawn_untimed_is_timed_later_and_nothing_else_is_done_again(run, brief):
     before, _ = run("uniform", budgets=[2])
     after, _ = run("uniform", budgets=[2], timed=None)
     entry, same = after.entry("uniform", 2), before.entry("uniform", 2)
@@ -637,7 +665,7 @@ def test_operations_are_counted_while_drawing(run):
         assert all(3 < share < STEPS for share, calls in zip(entry.equivalents, entry.calls, strict=True) if calls == 3)
 
 
-def test_a_threshold_that_misses_the_budget_is_drawn_on_both_sides(run, tmp_path, monkeypatch):
+def test_a_threshold_that_misses_the_budget_is_drawn_on_both_sides(run, tmp_path, monkeypatch, brief):
     """Tuned on samples on which it hits the budget, it makes fewer calls on those that are measured on."""
     from budcache.baselines.tuning import Choice, Tuner
 
@@ -659,6 +687,90 @@ def test_a_threshold_that_misses_the_budget_is_drawn_on_both_sides(run, tmp_path
     assert list(found.methods) == ["teacache"], "the second setting is no method of its own"
     assert show(tmp_path) == found
     assert run("teacache", budgets=[3], calibration=["a", "b"]) == (found, 0)
+    entry = run("teacache", budgets=[3], calibration=["a", "b"], timed=["teacache"])[0].entry("teacache", 3)
+    assert len(entry.timed_seconds) >= LEAST_PAIRS and len(entry.second.timed_seconds) >= LEAST_PAIRS
+    assert set(entry.timed_calls) < set(range(3)) and min(entry.second.timed_calls) > 3, "each by its own setting"
+
+
+def test_whoever_falls_short_of_the_budget_is_marked_and_leaves_nothing_behind(run, tmp_path, monkeypatch):
+    """No setting in reserve makes as many calls as were asked for: it is judged at fewer, and that is said."""
+    from budcache.baselines.tuning import Choice, Tuner
+    from budcache.comparison.table import NOTES, cells, notes
+
+    def below(self, budget):
+        least, less = (self.method.tuned(value) for value in (1e4, 0.9e4))
+        return Choice(((least, float(budget)), (less, budget + 1.0)), 2, 0)
+
+    monkeypatch.setattr(Tuner, "choice", below)
+    found, _ = run("teacache", "uniform", budgets=[4], calibration=["a", "b"])
+    entry = found.entry("teacache", 4)
+    assert entry.second is None and entry.mean_calls < 4
+    assert entry.falls_short and not found.entry("uniform", 4).falls_short
+    assert cells(found, entry)[0].text.endswith("*")
+    assert NOTES["short"] in notes(found)
+    assert not list(tmp_path.rglob("*beside*"))
+
+
+def test_another_budget_leaves_what_was_given_for_the_first_as_it_is():
+    def made_of(*budgets):
+        ladder = Ladder.of([Policy(mask=Mask.uniform(5, budget)) for budget in budgets])
+        return Preparation(None, 5, budgets, [], None, {"mine": ladder}, 0, 1, None).made_of("mine", 2)
+
+    assert made_of(2) == made_of(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "strategy"),
+    [
+        ("authors", "FluxPipeline", "authors-r2-sa100"),
+        ("authors", "WanImageToVideoPipeline", "authors-wan"),
+        ("authors", "ZImagePipeline", "authors-z-image"),
+        ("authors-quick", "WanPipeline", "authors-r1-sa20"),
+        ("authors-turbo", "ZImagePipeline", "authors-z-image-turbo"),
+    ],
+)
+def test_the_published_search_has_the_preset_of_the_pipelines_family(method, kind, strategy):
+    from budcache.comparison.searching import _options
+
+    assert _options(method, kind)["strategy"] == strategy
+
+
+def test_what_a_comparison_will_cost_knows_the_family():
+    from budcache.jobs.compare import expected
+
+    def cost(kind):
+        plan = expected(steps=28, budgets=[8], samples=1, calibration=4, methods=["authors"], timed=[], kind=kind)
+        return sum(phase.sample_calls for phase in plan.phases)
+
+    assert cost("WanPipeline") != cost("FluxPipeline") == cost("")
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("tiny-wan", "WanPipeline"), ("Tongyi-MAI/Z-Image-Turbo", "ZImage"), ("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "Wan")],
+)
+def test_the_family_is_known_without_loading(model, kind):
+    from budcache import models
+
+    assert models.pipeline_class(model).startswith(kind)
+
+
+def test_with_two_experts_the_published_search_is_refused_with_what_can_be_done(tmp_path):
+    from budcache.comparison.searching import searched
+
+    pipe = entry("wan22").build()
+    with pytest.raises(SearchError, match=r"the published search does not know .* Leave it out\."):
+        searched(
+            "authors",
+            pipe,
+            steps=4,
+            budgets=[2],
+            samples=[{"prompt": "a"}],
+            ledger=tmp_path / "ledger",
+            seed=0,
+            batch=1,
+            meter=None,
+        )
 
 
 def test_whoever_cannot_do_with_so_few_calls_does_not_compete(run, monkeypatch):

@@ -66,7 +66,7 @@ def test_guidance_branches_and_runs_that_start_midway_count_as_they_should(name)
 def test_speed_is_measured_by_pairs_or_said_not_to_be_measurable():
     kind = entry("flux")
     found = tried(kind, kind.build(), POLICIES["plain"], timed=True)
-    assert found.seconds_per_call > 0 and 5 <= found.speed.pairs <= 60
+    assert found.seconds_per_call > 0 and 20 <= found.speed.pairs <= 90
     text = found.promises[-1].text
     assert ("not measurable here" in text) != found.speed.known
     assert f"by {found.speed.pairs} pairs" in text and "s a call" in text

@@ -114,6 +114,8 @@ class Baseline(ABC):
     name: ClassVar[str]
     knob: ClassVar[Knob]
     static: ClassVar[bool] = False  # the same steps for every input, known beforehand: see `mask`
+    # Whether so much is learned that settings must be chosen on other samples; see `relearned`.
+    held_out: ClassVar[bool] = False
 
     @classmethod
     def available(cls) -> bool:
@@ -129,6 +131,15 @@ class Baseline(ABC):
     def calibration_calls(cls, steps: int, samples: int) -> int:
         """Sample-calls that calibrating takes beside the full runs of the record."""
         return 0
+
+    @classmethod
+    def learned_on(cls, samples: int) -> int:
+        """Of so many calibration samples, how many calibrating and tuning use."""
+        return samples
+
+    def relearned(self, record: Record) -> Self:
+        """The same settings, with all that is learned learned on another record; see `held_out`."""
+        return self
 
     @classmethod
     def published(cls, model: str, steps: int | None = None) -> Self:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from budcache.baselines.base import Branch, Here, Knob, Native, pick, relative_l1
+from budcache.pipeline.trunk import blocks_of, transformers
 
 if TYPE_CHECKING:
     from budcache.baselines.record import Record
 
 __all__ = ["DiCache"]
 
+PROBES = (1, 2)  # blocks, in trunks of at least twice as many
 WARMUPS = (0.2, 0.1, 0.0)  # shares of first steps; the authors' settings have the first and the last
 
 
@@ -32,6 +34,7 @@ class DiCache(Native):
             for FLUX, which goes without warm-up. None is the first kind, and `tune` may choose.
         apart: whether guidance branches decide each by its own probe, as the authors' code for Wan has it; `tune` also
             tries the first branch's decisions for all.
+        deepest: the largest probe that `tune` tries.
     """
 
     name: ClassVar[str] = "dicache"
@@ -44,12 +47,16 @@ class DiCache(Native):
     gain: float = 1.5
     difference: bool | None = None
     apart: bool = False
+    deepest: int = field(default=1, repr=False)
 
     @classmethod
     def calibrated(cls, record: Record) -> DiCache:
         """Nothing to calibrate: the settings of the model's family."""
         family = "Wan2.1" if record.model.startswith("Wan") else "FLUX.1-dev"
-        return replace(cls.published(family, record.steps), apart=record.branches > 1)
+        networks = transformers(record.pipe) if record.pipe is not None else []
+        shallow = min((len(blocks_of(each)) for each in networks), default=0)
+        deepest = max((m for m in PROBES if 2 * m <= shallow), default=1)
+        return replace(cls.published(family, record.steps), apart=record.branches > 1, deepest=deepest)
 
     @classmethod
     def published(cls, model: str, steps: int | None = None) -> DiCache:
@@ -63,17 +70,18 @@ class DiCache(Native):
         return self.probe
 
     def variants(self) -> list[DiCache]:
-        """Both kinds of error that the authors have, each with warm-ups from theirs down to none; apart and together.
+        """Both kinds of error that the authors have, warm-ups from theirs down to none, probes; apart and together.
 
         A warm-up of a fifth of the steps is most of a small budget, and the method should not lose by that alone.
         """
         kinds = (False, True) if self.difference is None else (self.difference,)
         together = replace(self, apart=False)
         return [
-            replace(each, difference=kind, warmup=share)
+            replace(each, difference=kind, warmup=share, probe=probe)
             for each in dict.fromkeys([self, together])
             for kind in kinds
             for share in WARMUPS
+            for probe in dict.fromkeys([self.probe, *(m for m in PROBES if m <= self.deepest)])
         ]
 
     def relaxed(self) -> DiCache | None:

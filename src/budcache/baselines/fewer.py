@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import torch
 from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 
 from budcache.errors import PipelineError
 
-__all__ = ["IPNDM2", "SOLVERS", "another_solver", "solved_by"]
+__all__ = ["DPMPP", "IPNDM2", "SOLVERS", "UniPC", "another_solver", "solved_by"]
 
+FLOW = "flow_prediction"
 SOLVERS = ("ipndm", "dpmpp", "unipc")
 
 
@@ -35,6 +37,44 @@ class IPNDM2(FlowMatchEulerDiscreteScheduler):  # type: ignore[misc]
         return super().step(slope, *args, **kwargs)
 
 
+class _OnEulersLevels:
+    """A multistep scheduler of diffusers for flow models, on the very noise levels that Euler's would have.
+
+    Its own `use_flow_sigmas` has other levels, and pipelines then keep theirs to themselves. So it is left off, and
+    what a noise level means is said here.
+    """
+
+    solver: Any  # the class of diffusers
+    euler: Any  # gives the levels: shifted, stretched or inverted as its configuration has it
+    most = 1 - 1e-6  # the largest level: the logarithm of what is left of the picture must be finite
+
+    @wraps(FlowMatchEulerDiscreteScheduler.set_timesteps)
+    def set_timesteps(self, *args: Any, **kwargs: Any) -> None:
+        """Euler's levels and times, verbatim."""
+        self.euler.set_timesteps(*args, **kwargs)
+        fresh = self.solver(prediction_type=FLOW)  # without a past, and with a configuration that it understands
+        fresh.set_timesteps(len(self.euler.timesteps))
+        vars(self).update({name: value for name, value in vars(fresh).items() if name != "_internal_dict"})
+        self.sigmas = self.euler.sigmas.to("cpu", torch.float32).clamp(max=self.most)
+        self.timesteps = self.euler.timesteps
+
+    def _sigma_to_alpha_sigma_t(self, sigma: Any) -> tuple[Any, Any]:
+        return 1 - sigma, sigma
+
+
+class DPMPP(_OnEulersLevels, DPMSolverMultistepScheduler):  # type: ignore[misc]
+    """DPM-Solver++(2M)."""
+
+    solver = DPMSolverMultistepScheduler
+    most = 1 - 5e-4  # about where diffusers has it begin; nearer to 1, its second step is of first order
+
+
+class UniPC(_OnEulersLevels, UniPCMultistepScheduler):  # type: ignore[misc]
+    """UniPC."""
+
+    solver = UniPCMultistepScheduler
+
+
 def another_solver(scheduler: Any, name: str) -> Any:
     """A scheduler of another solver on the same noise levels, for flow models that come with Euler's.
 
@@ -47,13 +87,17 @@ def another_solver(scheduler: Any, name: str) -> Any:
             "other solvers are set up for pipelines that come with FlowMatchEulerDiscreteScheduler, and this one has "
             f"{type(scheduler).__name__}. Leave their fewer steps out."
         )
-    own = scheduler.config
+    if scheduler.config.invert_sigmas:
+        raise PipelineError(
+            "other solvers need noise levels that fall, and invert_sigmas makes them rise. Leave them out."
+        )
     if name == "ipndm":
-        return IPNDM2.from_config(own)
-    flow: dict[str, Any] = {"use_flow_sigmas": True, "prediction_type": "flow_prediction", "flow_shift": own.shift}
-    if own.use_dynamic_shifting:
-        flow |= {"use_dynamic_shifting": True, "time_shift_type": own.time_shift_type}
-    return (DPMSolverMultistepScheduler if name == "dpmpp" else UniPCMultistepScheduler)(**flow)
+        return IPNDM2.from_config(scheduler.config)
+    solver = (DPMPP if name == "dpmpp" else UniPC)(prediction_type=FLOW)
+    solver.euler = FlowMatchEulerDiscreteScheduler.from_config(scheduler.config)
+    # Pipelines look into the configuration for how to shift the levels.
+    solver.register_to_config(**{key: value for key, value in scheduler.config.items() if not key.startswith("_")})
+    return solver
 
 
 @contextmanager

@@ -47,6 +47,7 @@ class L2P(Native):
     name: ClassVar[str] = "l2p"
     knob: ClassVar[Knob] = Knob("interval", most=1, fewest=1000, whole=True)
     static: ClassVar[bool] = True
+    held_out: ClassVar[bool] = True  # on what they were learned on, the least held back weights are the best
     products: tuple[Table, ...]
     interval: int = 6
     first: int = 3
@@ -60,6 +61,10 @@ class L2P(Native):
         return cls(
             steps=record.steps, products=tuple(tuple(tuple(map(float, row)) for row in table) for table in tables)
         )
+
+    def relearned(self, record: Record) -> L2P:
+        """The same settings with weights learned on another record."""
+        return replace(self, products=self.calibrated(record).products)
 
     def mask(self, steps: int | None = None) -> Mask:
         """As TaylorSeer's: the first steps, and from the last of them on every `interval`th."""

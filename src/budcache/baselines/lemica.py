@@ -92,6 +92,11 @@ class LeMiCa(Native):
         return min(samples, SAMPLES) * (steps + sum(steps - j for j in ends))
 
     @classmethod
+    def learned_on(cls, samples: int) -> int:
+        """At most four; nothing is left to tune."""
+        return min(samples, SAMPLES)
+
+    @classmethod
     def published(cls, model: str, steps: int | None = None) -> LeMiCa:
         """The authors' sets, of 50 steps; of 9 for Z-Image-Turbo."""
         sets, own = pick(cls.name, model, PUBLISHED), PUBLISHED_STEPS.get(model, 50)

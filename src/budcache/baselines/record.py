@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from budcache.baselines.base import Branch, Here, Knob, Native, relative_l1
 from budcache.baselines.runs import caching
-from budcache.baselines.signals import signal
+from budcache.baselines.signals import PROJECTED, signal
 from budcache.errors import PipelineError, SearchError
 from budcache.pipeline.parts import bare, denoisers
 from budcache.samples.batch import merge
@@ -47,6 +47,7 @@ class Trace:
         gram: mean R_a R_k, shape [K, K].
         change: mean |(h_k + R_k) - (h_{k-1} + R_{k-1})|: how far the trunk's output moved, shape [K].
         left: mean (h_a + R_a) (h_k + R_k), of what left the trunk, shape [K, K].
+        projected: as `signal`, of the signal's projection, where the model has one; else NaN, shape [K].
     """
 
     branch: int
@@ -59,6 +60,7 @@ class Trace:
     gram: Array
     change: Array
     left: Array
+    projected: Array
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,19 @@ class Record:
         seen = ~np.isnan(values)
         mean: Array = np.where(seen, values, 0).sum(0) / np.maximum(seen.sum(0), 1)
         return np.where(seen.any(0), mean, np.nan)
+
+    def split(self) -> tuple[Record, Record]:
+        """Its first three quarters and the rest, to learn on and to choose by; a single run serves for both."""
+        runs = [at for at, trace in enumerate(self.traces) if trace.branch == 0]
+        if len(runs) < 2:
+            return self, self
+        first = len(runs) - max(1, len(runs) // 4)
+        return self._part(slice(0, runs[first]), slice(0, first * self.batch)), self._part(
+            slice(runs[first], None), slice(first * self.batch, None)
+        )
+
+    def _part(self, traces: slice, samples: slice) -> Record:
+        return replace(self, traces=self.traces[traces], samples=self.samples[samples], latents=self.latents[samples])
 
     @property
     def branches(self) -> int:
@@ -172,6 +187,7 @@ class _RecordingBranch(Branch):
         self.run = run
         self.step = 0
         self.signals: dict[int, float] = {}
+        self.projected: dict[int, float] = {}
         self.outputs: dict[int, float] = {}
         self.ratios: dict[int, float] = {}
         self.changes: dict[int, float] = {}
@@ -188,6 +204,8 @@ class _RecordingBranch(Branch):
         """Record what enters the trunk."""
         self.step, self.run.newest = here.step, self
         self.signals[here.step] = self._changed("signal", signal(here))
+        if here.model in PROJECTED:
+            self.projected[here.step] = self._changed("projected", signal(here, projected=True))
 
     def output(self, out: Tensor) -> None:
         """Record what leaves the head."""
@@ -240,6 +258,7 @@ class _RecordingBranch(Branch):
             gram,
             series(self.changes),
             lefts,
+            series(self.projected),
         )
 
 

@@ -6,7 +6,9 @@ from torch import Tensor
 
 from budcache.baselines.base import Here
 
-__all__ = ["signal"]
+__all__ = ["PROJECTED", "signal"]
+
+PROJECTED = ("WanTransformer3DModel",)  # whose signal has a projection
 
 
 def signal(here: Here, projected: bool = False) -> Tensor:
@@ -18,7 +20,7 @@ def signal(here: Here, projected: bool = False) -> Tensor:
     """
     block, hidden = here.block, here.hidden
     modulated: Tensor
-    if here.model == "WanTransformer3DModel":
+    if here.model in PROJECTED:
         time = here.args[2] if projected else here.time
         assert isinstance(time, Tensor)
         return time

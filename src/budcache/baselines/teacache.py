@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["TeaCache", "fit"]
 
 DEGREE = 4
+RETAINED = 5  # first steps of the variant for the projected signal
 
 # Highest power first; "ret" is the variant that keeps the first five steps and watches the projected time embedding.
 PUBLISHED: dict[str, tuple[float, ...]] = {
@@ -56,6 +57,8 @@ class TeaCache(Native):
         first: how many first steps are always computed.
         last: whether the last one is.
         projected: for Wan, watch the projected time embedding.
+        projection: the polynomial for that signal, where it was calibrated: `tune` also tries the authors' variant that
+            goes by it ("ret-steps": the first five steps are computed, the last one need not be).
     """
 
     name: ClassVar[str] = "teacache"
@@ -65,14 +68,19 @@ class TeaCache(Native):
     first: int = 1
     last: bool = True
     projected: bool = False
+    projection: tuple[float, ...] = ()
 
     @classmethod
     def calibrated(cls, record: Record) -> TeaCache:
         """Fit the polynomial to the changes between all neighbouring steps of all full runs and branches."""
-        pairs = [(trace.signal, trace.output) for trace in record.traces]
-        signals, outputs = (np.concatenate(series) for series in zip(*pairs, strict=True))
+        signals, projected, outputs = (
+            np.concatenate([getattr(trace, name) for trace in record.traces])
+            for name in ("signal", "projected", "output")
+        )
+        projection = fit(projected, outputs) if np.isfinite(projected).any() else ()
         threshold = 0.08 if record.model.startswith("Wan") else 0.6
-        return cls(steps=record.steps, coefficients=fit(signals, outputs), threshold=threshold)
+        coefficients = fit(signals, outputs)
+        return cls(steps=record.steps, coefficients=coefficients, threshold=threshold, projection=projection)
 
     @classmethod
     def published(cls, model: str, steps: int | None = None) -> TeaCache:
@@ -83,10 +91,21 @@ class TeaCache(Native):
             steps=steps or (28 if model.startswith("FLUX") else 40 if "I2V" in model else 50),
             coefficients=coefficients,
             threshold=THRESHOLDS[model],
-            first=5 if ret else 1,
+            first=RETAINED if ret else 1,
             last=not ret,
             projected=ret,
         )
+
+    def variants(self) -> list[TeaCache]:
+        """Both signals, each with the steps that the authors keep for it."""
+        if not self.projection:
+            return [self]
+        other = replace(self, coefficients=self.projection, first=RETAINED, last=False, projected=True, projection=())
+        return [self, other]
+
+    def relaxed(self) -> TeaCache | None:
+        """A first step less."""
+        return replace(self, first=self.first - 1) if self.first > 1 else None
 
     def branch(self, steps: int, number: int) -> Branch:
         """Nothing accumulated."""

@@ -93,10 +93,13 @@ def compare(
         int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to measure on.")
     ] = None,
     calibration_count: Annotated[
-        int | None, typer.Option(min=2, help="How many prompts to search and tune on; default: at most 32.")
+        int | None,
+        typer.Option(
+            min=2, help="How many prompts to search and tune on; default: all of --calibration, else at most 32."
+        ),
     ] = None,
     timed: Annotated[
-        str | None, typer.Option(help="Methods to time, by commas, or none; default: all, 5 to 60 pairs of runs each.")
+        str | None, typer.Option(help="Methods to time, by commas, or none; default: all, 20 to 90 pairs of runs each.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the search; samples are drawn from others.")] = 0,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once while searching.")] = None,
@@ -137,7 +140,7 @@ def compare(
     names = None if methods is None else _names(methods, "--methods")
     ladders = {f"policy:{name}": Ladder.load(file) for name, file in told_apart(policy or []).items()}
     if prompts is not None and calibration is None and not embedded and _needs_prompts(names):
-        learned_on, measured_on = _split(prompts, count)
+        learned_on, measured_on = _split(prompts, count, calibration_count)
     else:
         measured_on = _prompts(model, prompts, "evaluation", count or (EVALUATION_PROMPTS if embedded else None))
         usual = CALIBRATION_PROMPTS if calibration is None else None
@@ -148,7 +151,16 @@ def compare(
     if dry_run:
         sizes = {"samples": len(measured_on), "calibration": len(learned_on)}
         tell_cost(
-            expected(steps=steps, budgets=wanted, methods=names, policies=ladders, timed=paired, **sizes), as_json
+            expected(
+                steps=steps,
+                budgets=wanted,
+                methods=names,
+                policies=ladders,
+                timed=paired,
+                kind=models.pipeline_class(model),
+                **sizes,
+            ),
+            as_json,
         )
         return
     check_writable(folder / "comparison.json")
@@ -263,15 +275,20 @@ def _needs_prompts(methods: list[str] | None) -> bool:
     return methods is None or not set(methods) <= set(UNTAUGHT)
 
 
-def _split(file: Path, count: int | None) -> tuple[list[str], list[str]]:
-    """One file for both: the first third of its prompts to calibrate on, the rest to measure on."""
+def _split(file: Path, count: int | None, learn: int | None = None) -> tuple[list[str], list[str]]:
+    """One file for both: the first prompts to calibrate on, a third if nobody says how many; the rest to measure on."""
     found = read_prompts(file)
     if len(found) < 3:
         raise SearchError(
             f"{file} has {several(len(found), 'prompt')}, but methods have to be calibrated on two others than are "
             "measured on. Give these with --calibration, or write more."
         )
-    part = min(max(2, len(found) // 3), CALIBRATION_PROMPTS)
+    part = learn or min(max(2, len(found) // 3), CALIBRATION_PROMPTS)
+    if part >= len(found):
+        raise SearchError(
+            f"--calibration-count is {part}, but {file} has {len(found)} prompts, and one at least is to be measured "
+            "on. Lower it, or give others with --calibration."
+        )
     rest = found[part:]
     if count is not None and count > len(rest):
         raise SearchError(

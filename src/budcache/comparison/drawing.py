@@ -62,7 +62,7 @@ class Drawing:
         return len(self.samples) * budget + budget + pairs * (self.steps + budget)
 
     def entry(self, method: str, budget: int, ready: Ready) -> Entry:
-        """Draw all samples under a method."""
+        """Draw all samples under a method, untimed."""
         note = f"drawing at {budget} calls"
         if not self._warm:  # whatever is set up with the first picture should not count as somebody's time
             with plain(self.pipe, self.steps).running() as last_run:
@@ -80,7 +80,7 @@ class Drawing:
         full = [(lap.loop, run.calls) for lap, run in zip(laps, runs, strict=True)] if method == FULL else []
         full = full or self._drawn_full()
         name = method.removeprefix(BESIDE)
-        entry = Entry(
+        return Entry(
             method=method,
             title=f"full run, {self.steps} steps" if method == FULL else title(name),
             budget=budget,
@@ -98,10 +98,11 @@ class Drawing:
             learned_on=ready.learned_on,
             learning_calls=ready.learning_calls,
         )
-        return self.clocked(entry, ready) if self.wants_timing(entry) else entry
 
     def clocked(self, entry: Entry, ready: Ready) -> Entry:
-        """The same entry with its speed, from pairs of a full run and a run of the method."""
+        """The same entry with its speed, from pairs of a full run and a run of the method, if it is to be timed."""
+        if not self.wants_timing(entry):
+            return entry
         pairs = self._pairs(ready)
         return entry.model_copy(
             update={
@@ -120,7 +121,7 @@ class Drawing:
         return not entry.timed_seconds or (self.timed is not None and not entry.speed.known)
 
     def _is_timed(self, method: str) -> bool:
-        return not method.startswith(BESIDE) and (self.timed is None or method in self.timed)
+        return self.timed is None or method.removeprefix(BESIDE) in self.timed
 
     def _memory(self, laps: Sequence[Lap], method: str) -> int | None:
         """Of the full run, which has no pairs of its own: its usual peak."""
@@ -216,7 +217,7 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
         (method, budget)
         for method, those in wanted.items()
         for budget in those
-        if folder.find(method, budget, preparation.made_of(method)) is not None
+        if folder.find(method, budget, preparation.made_of(method, budget)) is not None
     }
     known -= _to_draw_again(folder, known)
     names = {method: _name(method) for method in wanted}
@@ -269,15 +270,16 @@ def _to_draw_again(folder: Folder, known: set[tuple[str, int]]) -> set[tuple[str
 
 def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int) -> bool:
     """Draw a method at a budget, or write down why that cannot be."""
-    folder, made_of = drawing.folder, preparation.made_of(method)
+    folder, made_of = drawing.folder, preparation.made_of(method, budget)
     try:
         choices = [plain(drawing.pipe, budget)] if method == FULL else preparation.ready(method, budget)
         folder.remove(method, budget)
         folder.remove(BESIDE + method, budget)
+        folder.discard(BESIDE + method, budget)
         entry = drawing.entry(method, budget, choices[0])
         if len(choices) > 1:
             _draw_beside(drawing, entry, choices, made_of)
-        folder.add(entry, made_of)
+        folder.add(drawing.clocked(entry, choices[0]), made_of)
     except (FileError, WorkerError):
         raise
     except BudcacheError as error:
@@ -289,11 +291,14 @@ def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int)
 
 
 def _clocked(drawing: Drawing, preparation: Preparation, drawn: Drawn) -> None:
-    """Time an entry that was drawn when nobody asked for its speed, or on too busy a machine."""
+    """Time an entry that was drawn when nobody asked for its speed, or on too busy a machine; of two settings both."""
     method, budget = drawn.key
-    if drawing.wants_timing(drawn.entry):
-        entry = drawing.clocked(drawn.entry, preparation.ready(method, budget)[0])
-        drawing.folder.add(entry, drawn.made_of, drawn.id)
+    beside = drawing.folder.drawn.get((BESIDE + method, budget))
+    wanting = [each for each in (drawn, beside) if each is not None and drawing.wants_timing(each.entry)]
+    choices = {ready.knob: ready for ready in reversed(preparation.ready(method, budget))} if wanting else {}
+    for each in wanting:
+        if (ready := choices.get(each.entry.knob)) is not None:  # else it was drawn by an older version of the method
+            drawing.folder.add(drawing.clocked(each.entry, ready), each.made_of, each.id)
 
 
 def _draw_beside(drawing: Drawing, entry: Entry, choices: Sequence[Ready], made_of: str) -> None:
@@ -311,5 +316,6 @@ def _draw_beside(drawing: Drawing, entry: Entry, choices: Sequence[Ready], made_
     for ready in others[:TRIES]:
         other = drawing.entry(BESIDE + entry.method, budget, ready)
         if side * (other.mean_calls - budget) >= 0:
-            drawing.folder.add(other, made_of)
+            drawing.folder.add(drawing.clocked(other, ready), made_of)
             return
+    drawing.folder.discard(BESIDE + entry.method, budget)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -257,6 +258,11 @@ class Folder(Kept):
             raise FileError(
                 f"{fact} What was finished is kept; make room and compare again, or choose another place."
             ) from None
+
+    def discard(self, method: str, budget: int) -> None:
+        """Remove samples that nothing is to be measured on."""
+        for place in ("samples", "pictures"):
+            shutil.rmtree(_place(self.path / place, method, budget), ignore_errors=True)
 
     def sample(self, method: str, budget: int, number: int) -> Frame:
         """A sample as it was kept, with values from 0 to 1."""

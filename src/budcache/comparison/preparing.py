@@ -54,6 +54,7 @@ class Preparation:
         policies: ladders that are there already, by method.
         settings: of other methods that were chosen already.
         workers: who holds the runs of our searches, if not this process.
+        kind: the class of the pipeline, where none is at hand to say what all this would cost.
     """
 
     pipe: Any
@@ -67,14 +68,15 @@ class Preparation:
     meter: Meter
     settings: Settings | None = None
     workers: Workers | None = None
+    kind: str = ""
     _tuners: dict[str, Any] = field(default_factory=dict)
 
-    def made_of(self, method: str) -> str:
-        """A fingerprint of what a method is given beside the comparison's own settings."""
+    def made_of(self, method: str, budget: int) -> str:
+        """A fingerprint of what a method is given at a budget beside the comparison's own settings."""
         if method in self.policies:
-            given = self.policies[method].model_dump_json()
+            given = "".join(rung.model_dump_json() for rung in self.policies[method] if rung.budget == budget)
         elif self.settings is not None and method in self.settings:
-            given = repr([self.settings.find(method, budget) for budget in self.budgets])
+            given = repr(self.settings.find(method, budget))
         else:
             return ""
         return hashlib.sha256(given.encode()).hexdigest()[:16]
@@ -84,9 +86,9 @@ class Preparation:
         if method in (*self.policies, *UNTAUGHT):
             return 0
         if method in (*OURS, *AUTHORS):
-            wan = type(self.pipe).__name__.startswith("Wan")
+            kind = self.kind or type(self.pipe).__name__
             groups = [self.budgets] if method in OURS else [[budget] for budget in self.budgets]
-            return sum(expected_calls(method, self.steps, those, len(self.calibration), wan) for those in groups)
+            return sum(expected_calls(method, self.steps, those, len(self.calibration), kind) for those in groups)
         given = self.settings
         missing = [budget for budget in self.budgets if given is None or given.find(method, budget) is None]
         if not missing:
@@ -252,19 +254,29 @@ class Preparation:
         for kept in (self.settings, self._chosen):
             if kept is not None and (found := kept.find(method, budget)) is not None:
                 return found
+        kind = BASELINES[method]
         self.meter.add(0, note=f"choosing settings for {budget} calls")
         if method not in self._tuners:
             full = self._record
+            learn, choose = full.split() if kind.held_out else (full, full)
             with counting(self.pipe) as own:  # LeMiCa has runs of its own
-                made = BASELINES[method].calibrated(full)
+                made = kind.calibrated(learn)
             self.meter.add(own.count // full.branches)
             spent = self.steps * len(self._tuning) + own.count // full.branches
-            tuner = Tuner(self.pipe, made, self._tuning, known=full, batch=self.batch, spent=self.meter.add)
+            tuner = Tuner(self.pipe, made, choose.samples, known=choose, batch=self.batch, spent=self.meter.add)
             self._tuners[method] = tuner, spent
         tuner, spent = self._tuners[method]
         found = tuner.choice(budget)
+        settings = tuple(
+            (each.relearned(self._record) if kind.held_out else each, calls) for each, calls in found.settings
+        )
         # Full runs and calibration serve all budgets, and count at each, as our search does.
-        found = replace(found, sample_calls=found.sample_calls + spent)
+        found = replace(
+            found,
+            settings=settings,
+            samples=kind.learned_on(len(self._tuning)),
+            sample_calls=found.sample_calls + spent,
+        )
         self._chosen.keep(method, budget, found)
         self._chosen.save(self.folder / SETTINGS)
         return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, Strict, field_validator
 
 from budcache.comparison.methods import OURS
-from budcache.comparison.timing import Speed, speed
+from budcache.comparison.timing import Speed, between, speed
 from budcache.errors import PolicyError
 from budcache.mask import Mask
 from budcache.metrics.base import Summary, summary
@@ -84,7 +84,7 @@ class Entry(Value):
     budget: Count  # that was asked for; a method with a threshold may make more calls or fewer
     calls: Annotated[tuple[Calls, ...], Samples]
     equivalents: tuple[Number, ...] = ()  # the network's operations, in units of whole calls; none where not counted
-    seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of the loop, while drawing
+    seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # while drawing, so on a busy machine
     full_seconds: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Samples]  # of full runs' loops, in pairs with
     full_calls: Annotated[tuple[Calls, ...], Samples]
     timed_seconds: tuple[Annotated[Number, Field(gt=0)], ...] = ()  # these of the method; none where not timed
@@ -124,6 +124,11 @@ class Entry(Value):
         return self._between(self.calls, self.second.calls if self.second else ())
 
     @property
+    def falls_short(self) -> bool:
+        """Whether its settings make fewer calls than the budget, and none that was found makes more."""
+        return self.knob is not None and self.mean_calls < self.budget - CLOSE
+
+    @property
     def mean_equivalents(self) -> float | None:
         """The same with probes and partial passes counted by their share of the network's operations."""
         if not self.equivalents or (self.second is not None and not self.second.equivalents):
@@ -161,22 +166,27 @@ class Entry(Value):
         return str(low) if low == high else f"{mine} ({low}-{high})"
 
     @property
-    def latency(self) -> float:
-        """Seconds of the denoising loop: the median of the timed runs, else of those that were drawn."""
-        return median(self.timed_seconds or self.seconds)
+    def latency(self) -> float | None:
+        """Seconds of the denoising loop, to the end of the pipeline: the median of the timed runs; None without any.
 
-    @property
-    def full_latency(self) -> float:
-        """Seconds of the full runs' loops that were timed in pairs with it: the median."""
-        return median(self.full_seconds)
+        Where the speed-up is not known, the machine was too busy for seconds, too.
+        """
+        if not self.timed_seconds or not self.speed.known:
+            return None
+        mine, second = median(self.timed_seconds), self.second
+        return mine if second is None else (1 - self.share) * mine + self.share * median(second.timed_seconds)
 
     @property
     def speed(self) -> Speed:
-        """How many times faster than these full runs, and how sure that is; the full run itself is the measure."""
+        """How many times faster than full runs, and how sure that is; between two settings, where there are two.
+
+        The full run itself is the measure.
+        """
         if self.method == FULL:
             return Speed(1.0, 1.0, 1.0, noisy=False, pairs=1)
         full = (self.full_seconds, self.full_calls) if self.timed_seconds else ((), ())
-        return speed(self.timed_seconds, self.timed_calls, *full)
+        mine = speed(self.timed_seconds, self.timed_calls, *full)
+        return mine if self.second is None else between(mine, self.second.speed, self.share)
 
     @property
     def speedup(self) -> float:
@@ -303,6 +313,13 @@ class Comparison(Conditions):
         but does not compete.
         """
         return [entry for entry in self.at(budget) if entry.mean_calls <= budget + CLOSE]
+
+    def latency(self, entry: Entry) -> float | None:
+        """Seconds of an entry's denoising loop; of the full run in all the pairs that others were timed in."""
+        if entry.method != FULL:
+            return entry.latency
+        timed = [each for one in self.entries if one.latency is not None for each in (one, one.second) if each]
+        return median(seconds for each in timed for seconds in each.full_seconds) if timed else None
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the comparison as JSON; the file is replaced whole or not at all."""

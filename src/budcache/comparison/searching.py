@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from budcache.comparison.methods import AUTHORS
+from budcache.errors import SearchError
 from budcache.events import Event, Progress, WorkerTold
 from budcache.jobs.estimate import estimate
 from budcache.jobs.meter import Meter
 from budcache.jobs.search import search
+from budcache.pipeline.experts import switch_of
 from budcache.policy import Ladder
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["expected_calls", "searched"]
 
 AUTHORS_SAMPLES = 2
+FAMILIES = {"Wan": "authors-wan", "ZImage": "authors-z-image"}  # their presets, by how a pipeline's class begins
 
 
 def searched(
@@ -37,7 +40,12 @@ def searched(
 ) -> Ladder:
     """The ladder of one of our methods, or of the published search, with its scores kept in a ledger of its own."""
     samples = samples[:AUTHORS_SAMPLES] if method in AUTHORS else samples
-    wan = type(pipe).__name__.startswith("Wan")
+    kind = type(pipe).__name__
+    if method in AUTHORS and switch_of(pipe, steps) is not None:
+        raise SearchError(
+            "the pipeline has two experts, and the published search does not know that the second one's first step "
+            "must be computed. Leave it out."
+        )
     seen: list[int] = []  # sample-calls, as the search tells them: those of interrupted runs come first
 
     def follow(event: Event) -> None:
@@ -47,7 +55,7 @@ def searched(
             meter.add(event.sample_calls - seen[-1] if seen else 0, note=f"searching, {event.phase}")
             seen.append(event.sample_calls)
 
-    expected = expected_calls(method, steps, budgets, len(samples), wan)
+    expected = expected_calls(method, steps, budgets, len(samples), kind)
     found = search(
         pipe,
         steps=steps,
@@ -59,25 +67,26 @@ def searched(
         workers=workers,
         progress=False,
         watch=follow,
-        objective="pixel" if method == "authors" and wan else "latent",
-        **_options(method, wan),
+        objective="pixel" if method == "authors" and kind.startswith("Wan") else "latent",
+        **_options(method, kind),
     )
     meter.skipped(max(0, expected - (seen[-1] - seen[0])))
     return found
 
 
-def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, wan: bool = False) -> int:
-    """About how many sample-calls such a search takes."""
+def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, kind: str = "") -> int:
+    """About how many sample-calls such a search takes, on a pipeline of that class."""
     samples = min(samples, AUTHORS_SAMPLES) if method in AUTHORS else samples
-    return estimate(steps=steps, budgets=budgets, prompts=samples, **_options(method, wan)).sample_calls
+    return estimate(steps=steps, budgets=budgets, prompts=samples, **_options(method, kind)).sample_calls
 
 
-def _options(method: str, wan: bool) -> dict[str, Any]:
+def _options(method: str, kind: str) -> dict[str, Any]:
     """How a method searches. The published search is the authors': their annealing, residual reuse, two prompts.
 
-    For Wan their code moves in another way and looks at decoded frames.
+    For Wan their code moves in another way and looks at decoded frames; for Z-Image it anneals longer.
     """
     if method not in AUTHORS:
         return {"refine": "full" if method == "budcache" else "none"}
-    strategy = "authors-wan" if method == "authors" and wan else AUTHORS[method]
+    own = next((name for start, name in FAMILIES.items() if kind.startswith(start)), None)
+    strategy = own if method == "authors" and own is not None else AUTHORS[method]
     return {"strategy": strategy, "reuse": "residual", "selection": 0}

@@ -103,7 +103,7 @@ class Settings:
 
 def described(method: Any) -> str:
     """A setting as people read it: the knob, then whatever else can be set."""
-    numbers = {each.name: getattr(method, each.name) for each in fields(method) if each.name != "steps"}
+    numbers = {each.name: getattr(method, each.name) for each in fields(method) if each.name != "steps" and each.repr}
     names = [method.knob.name, *(name for name in numbers if name != method.knob.name)]
     plain = [name for name in names if isinstance(numbers[name], bool | int | float)]
     return ", ".join(f"{name} {_written(numbers[name])}" for name in plain)

@@ -27,7 +27,8 @@ NOISY = "speed-ups not known to 5 % after many pairs of runs, or above what the 
 NOTES = {
     "undecided": "= within two standard errors of the best, sample by sample: undecided",
     "between": "a | b calls: two settings on both sides of the budget; the row is what lies between them at the budget",
-    "over": "! cannot do with so few calls, so it does not compete",
+    "over": "! needs more calls than the budget, so it does not compete",
+    "short": "* makes fewer calls than the budget at all settings that were found, and is judged at these",
     "solvers": "{}: fewer steps of another solver, no cache",
 }
 # What the page says above its table, for the terminal.
@@ -56,8 +57,9 @@ def heading(measure: Measure) -> str:
 
 def cells(comparison: Comparison, entry: Entry) -> list[Cell]:
     """A row: calls, seconds of the loop, speed-up, then each metric's mean."""
-    over = "!" * (entry.method != FULL and entry not in comparison.within(entry.budget))
-    row = [Cell(entry.calls_text + over), Cell(f"{entry.latency:.3g}"), Cell(entry.speed.text)]
+    over = "!" * (entry.method != FULL and entry not in comparison.within(entry.budget)) + "*" * entry.falls_short
+    seconds = comparison.latency(entry)
+    row = [Cell(entry.calls_text + over), Cell("-" if seconds is None else f"{seconds:.3g}"), Cell(entry.speed.text)]
     return row + [_measured(comparison, entry, measure) for measure in comparison.measures]
 
 
@@ -74,6 +76,7 @@ def notes(comparison: Comparison) -> list[str]:
         "undecided": any(cell.undecided for entry in entries for cell in cells(comparison, entry)),
         "between": any(entry.second is not None for entry in entries),
         "over": any(entry not in comparison.within(entry.budget) for entry in entries),
+        "short": any(entry.falls_short for entry in entries),
     }
     found = [NOTES[name] for name, there in marks.items() if there]
     solvers = dict.fromkeys(entry.title for entry in entries if entry.method in SOLVERS)
@@ -198,7 +201,7 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"method": entry.method, "budget": entry.budget, "calls": entry.mean_calls}
         row |= {"calls_min": min(entry.calls), "calls_max": max(entry.calls)}
         row["calls_made"] = entry.calls_text if entry.second is not None else None
-        row |= {"call_equivalents": entry.mean_equivalents, "seconds": entry.latency}
+        row |= {"call_equivalents": entry.mean_equivalents, "seconds": comparison.latency(entry)}
         speed = entry.speed if entry.speed.known else None
         row |= {"speedup": speed and speed.median, "speedup_min": speed and speed.low}
         row |= {"speedup_max": speed and speed.high, "timing": entry.speed.text, "pairs": entry.speed.pairs}

@@ -1,12 +1,14 @@
 """Speed-ups that can be believed: pairs of a full run and a run of the method, one right after the other.
 
 What is compared is the denoising loop, without text encoders and decoder, which no method touches. A pair sees the same
-machine, so its ratio does not drift; the median of the ratios is not moved by a few disturbed pairs; and pairs are run
-until the median is known to 5 %. If it is not after many of them, it is not measurable here, and no number is printed.
-What counts as many depends on how long they take: small models are the ones that a busy machine disturbs most.
+machine, so its ratio does not drift; and the median of the ratios is not moved by a few disturbed pairs. Its 95 %
+interval lies between two of the ratios in order of size, which holds whatever the noise is like. Whoever looks often
+enough sees a narrow interval by luck, so one look is not enough: the ratio is known when the interval is within 5 % at
+two looks, five pairs apart. If that does not come to pass after many pairs, it is not measurable here, and no number is
+printed. What counts as many depends on how long they take: small models are the ones that a busy machine disturbs most.
 
 A method saves calls and nothing else, so it cannot be faster than the full run by more than the ratio of the calls. A
-measurement that says otherwise has failed.
+measurement that says otherwise has failed. One that says so only within its interval has found the ratio of the calls.
 """
 
 from __future__ import annotations
@@ -17,18 +19,19 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["LEAST_PAIRS", "NOT_MEASURABLE", "NOT_TIMED", "Pair", "Speed", "enough", "pace", "speed"]
+__all__ = ["LEAST_PAIRS", "NOT_MEASURABLE", "NOT_TIMED", "Pair", "Speed", "between", "enough", "pace", "speed"]
 
-LEAST_PAIRS, MANY_PAIRS, MOST_PAIRS = 5, 15, 60
-SECONDS = 20.0  # within which more than `MANY_PAIRS` are run
+LEAST_PAIRS, MANY_PAIRS, MOST_PAIRS = 20, 30, 90
+LOOK = 5  # pairs from one look to the next
+SECONDS = 30.0  # within which more than `MANY_PAIRS` are run
 KNOWN = 0.05  # the half-width of its interval, as a share of a speed-up that counts as known
 NOT_MEASURABLE, NOT_TIMED = "not measurable here", "not timed"
-TO_SIGMA = 1.4826  # the standard deviation of normal values whose median absolute deviation is 1
-OF_MEDIAN = 1.2533  # the standard error of a median, in those of a mean
+BEYOND = 0.01  # by which an interval may lie above what the calls allow: machines repeat themselves no better
+CHANCE = 0.05  # that the true median is outside of its interval
 
 
 class Speed(NamedTuple):
-    """How many times faster than the full run: the median over pairs, and the ends of its interval (two errors)."""
+    """How many times faster than the full run: the median over pairs, and the ends of its 95 % interval."""
 
     median: float
     low: float
@@ -58,7 +61,7 @@ class Pair(NamedTuple):
 
 
 def enough(run: Callable[[int], Pair], clock: Callable[[], float] = time.monotonic) -> list[Pair]:
-    """Pairs until their ratio is known: 15 at most, and where they are quick 60 within 20 seconds.
+    """Pairs until their ratio is known: 30 at most, and where they are quick 90 within 30 seconds.
 
     Args:
         run: makes the pair of a number; the first one, number 0, only warms up.
@@ -68,7 +71,7 @@ def enough(run: Callable[[int], Pair], clock: Callable[[], float] = time.monoton
     begin, found = clock(), list[Pair]()
     while len(found) < MANY_PAIRS or (len(found) < MOST_PAIRS and clock() - begin < SECONDS):
         found.append(run(len(found) + 1))
-        if len(found) >= LEAST_PAIRS and pace(found).known:
+        if len(found) >= LEAST_PAIRS and len(found) % LOOK == 0 and pace(found).known:
             break
     return found
 
@@ -94,10 +97,34 @@ def speed(
         return Speed(1.0, 1.0, 1.0, noisy=True)
     ratios = [full / own for full, own in zip(full_seconds, seconds, strict=True)]
     allowed = median(most / n for most, n in zip(full_calls, calls, strict=True))
-    middle = median(ratios)
-    apart = median(abs(ratio - middle) for ratio in ratios)
-    half = 2 * OF_MEDIAN * TO_SIGMA * apart / math.sqrt(len(ratios)) / middle
-    impossible = middle * (1 - max(half, 0.01)) > allowed  # within its uncertainty it may be what the calls allow
-    noisy = len(ratios) < LEAST_PAIRS or half > KNOWN or impossible
+    middle, (low, high) = median(ratios), _interval(ratios)
+    impossible = low > allowed * (1 + BEYOND) or middle > allowed * (1 + KNOWN)
+    noisy = len(ratios) < LEAST_PAIRS or not (_narrow(ratios) and _narrow(ratios[:-LOOK])) or impossible
     best = min(middle, allowed)
-    return Speed(best, min(best, middle * (1 - half)), min(middle * (1 + half), allowed), noisy, len(ratios))
+    return Speed(best, min(best, low), max(best, min(high, allowed)), noisy, len(ratios))
+
+
+def between(one: Speed, other: Speed, share: float) -> Speed:
+    """The speed-up of a method that runs by the second of two settings in this share of its runs: times add up."""
+
+    def mixed(first: float, second: float) -> float:
+        return 1 / ((1 - share) / first + share / second)
+
+    middle, low, high = (mixed(*ends) for ends in zip(one[:3], other[:3], strict=True))
+    return Speed(middle, low, high, one.noisy or other.noisy, min(one.pairs, other.pairs))
+
+
+def _narrow(ratios: Sequence[float]) -> bool:
+    """Whether the median of ratios is within 5 % of both ends of its interval."""
+    middle, (low, high) = median(ratios), _interval(ratios)
+    return max(high - middle, middle - low) <= KNOWN * middle
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median: as many values are outside of it as chance seldom puts on one side of it."""
+    ordered, count, outside, tail = sorted(values), len(values), 0, 0.5 ** len(values)
+    while 2 * tail <= CHANCE:
+        outside += 1
+        tail += math.comb(count, outside) * 0.5**count
+    outside = max(outside - 1, 0)
+    return ordered[outside], ordered[-1 - outside]

@@ -264,15 +264,16 @@ def expected(
     methods: Sequence[str] | None = None,
     policies: Mapping[str, Ladder] | None = None,
     timed: Sequence[str] | None = None,
+    kind: str = "",
 ) -> Planned:
-    """What a comparison in a new folder will cost; no pipeline is needed to say it."""
+    """What a comparison in a new folder will cost; no pipeline is needed to say it, but its class, if known."""
     from budcache.comparison.drawing import Drawing, expected_phases
 
     given, nothing = dict(policies or {}), cast(Any, None)
     named = dict.fromkeys([*(usual() if methods is None else methods), *given])
     wanted = {FULL: [steps], **{method: list(budgets) for method in named}}
     drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing, timed)
-    preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, 0, 1, nothing)
+    preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, 0, 1, nothing, kind=kind)
     return Planned("compare", tuple(expected_phases(drawing, preparation, wanted)))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers import DiffusionPipeline
 
-__all__ = ["EMBEDDED", "SPLITS", "check", "defaults", "folder", "folders", "load", "prompts"]
+__all__ = ["EMBEDDED", "SPLITS", "check", "defaults", "folder", "folders", "load", "pipeline_class", "prompts"]
 
 
 class Embedded(NamedTuple):
@@ -132,6 +132,14 @@ def defaults(name: str | os.PathLike[str]) -> dict[str, Any]:
     """What an embedded model is called with if it is told nothing; who loads its files without us has to say it."""
     text = os.fspath(name)
     return dict(_home(text).DEFAULTS) if text in EMBEDDED else {}
+
+
+def pipeline_class(name: str | os.PathLike[str]) -> str:
+    """The class of a model's pipeline, from its files; a hub id, which need not be here, is named like its family."""
+    if str(name) not in EMBEDDED and not Path(name).is_dir():
+        return str(name).rpartition("/")[2].replace("-", "")
+    index = json.loads((folder(name) / "model_index.json").read_text(encoding="utf-8"))
+    return str(index.get("_class_name", "")) if isinstance(index, dict) else ""
 
 
 def prompts(name: str, split: str) -> list[str]:

@@ -30,30 +30,38 @@ class Dots(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A method at a budget: calls and time of every sample, and how many times faster that is."""
+    """A method at a budget: calls of every sample, time of every timed run, and how many times faster that is."""
 
     entry: Entry
     calls: Dots
-    times: Dots
+    times: Dots | None  # of the timed runs, each in its pair; None where not timed
     speed: str
     range: str
 
 
 def spreads(comparison: Comparison, budget: int) -> list[Spread]:
-    """Calls and time of every sample: what can be promised beforehand, and what cannot."""
+    """Calls and times: what can be promised beforehand, and what cannot."""
     entries = ours_first(comparison, budget)
-    times = {entry.method: [100 * seconds / entry.full_latency for seconds in entry.seconds] for entry in entries}
+    times = {entry.method: _shares(entry) for entry in entries}
     most = max((max(entry.calls) for entry in entries), default=1) * 1.08
-    longest = max((max(shares) for shares in times.values()), default=1) * 1.08
+    longest = max((share for shares in times.values() for share in shares), default=1) * 1.08
     return [
         Spread(
             entry,
             _dots(entry.calls, most, budget / most, "{:g}", ""),
-            _dots(times[entry.method], longest, None, "{:.0f}", "%"),
+            _dots(times[entry.method], longest, None, "{:.0f}", "%") if times[entry.method] else None,
             *speed(entry),
         )
         for entry in entries
     ]
+
+
+def _shares(entry: Entry) -> list[float]:
+    """The time of every timed run in percent of the full run beside it, of two settings those of both."""
+    if entry.latency is None:
+        return []
+    both = [each for each in (entry, entry.second) if each is not None]
+    return [100 * own / full for e in both for own, full in zip(e.timed_seconds, e.full_seconds, strict=True)]
 
 
 def speed(entry: Entry) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
     """The paper's Table 1 of this comparison: tail and worst below each mean, and how far ours is ahead."""
     found = []
     for entry in entries:
-        timed = entry.timed_seconds or entry.seconds
+        timed = entry.timed_seconds if entry.latency is not None and entry.second is None else (0.0,)
         low, high = (f"{value:.3g}" for value in (min(timed), max(timed)))
         known = entry.speed.known and entry.speed.low < entry.speed.high
         speed = f"{entry.speed.low:.2f}-{entry.speed.high:.2f}" if known else ""
@@ -115,7 +115,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
         "differences is undecided",
         "latency": f"median seconds of the denoising loop, text encoders and decoder apart; the speed-up is the median "
-        f"of up to {several(timed, 'pair')} of a full run and a run of the method, with two errors to either side "
+        f"of up to {several(timed, 'pair')} of a full run and a run of the method, with its 95 % interval "
         f"below; {comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
         "made with": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }
