@@ -154,16 +154,20 @@ def _spoilt_ledger(good: Path, home: Path, chance: random.Random) -> Path:
 
 
 def _ledger_read(path: Path) -> None:
-    """As history, and as a search goes on with it."""
+    """As history, and as a search goes on with it, which must come to an end with what it knows."""
     from budcache.errors import BudcacheError
     from budcache.strategies import Ledger, read_history
-    from soak.examples import WORK
+    from soak.examples import CALLS, WORK, climbed
 
     try:
         read_history(path)
     except BudcacheError as error:
         _one_sentence(error)
-    Ledger(path, WORK).close()
+    ledger = Ledger(path, WORK)
+    try:
+        climbed(ledger).best(CALLS)
+    finally:
+        ledger.close()
 
 
 def _one_sentence(error: Exception) -> None:
