@@ -1,8 +1,8 @@
 """Eight threads at once: each serves through its own pipeline on shared networks, and policies change between runs.
 
-They go through ladders of all kinds: blends by the solver (version 1), rows (version 2), guidance apart, residuals. Every
-picture must be the one that a single thread draws. Then two threads run one and the same pipeline, served and recorded:
-each gets the right picture or a sentence, never anything else, and what is recorded are runs that were made.
+They go through ladders of all kinds: blends by the solver (version 1), rows (version 2), guidance apart, residuals.
+Every picture must be the one that a single thread draws. Then two threads run one and the same pipeline, served and
+recorded: each gets the right picture or a sentence, nothing else, and what is recorded are runs that were made.
 
     python -m soak.threads               # 10,000 runs
     python -m soak.threads --count 400

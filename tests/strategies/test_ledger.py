@@ -303,7 +303,7 @@ def test_a_ledger_that_may_not_be_written_is_said(path, monkeypatch):
     Ledger(path, SEARCH).close()
     stock = type(path).open
     monkeypatch.setattr(
-        type(path), "open", lambda self, mode="r", **more: (refuse if mode == "a" else stock)(self, mode)
+        type(path), "open", lambda self, mode="r", **more: (refuse if mode == "ab" else stock)(self, mode)
     )
     with pytest.raises(FileError, match=r"cannot be written: Permission denied"):
         Ledger(path, SEARCH)
@@ -326,7 +326,7 @@ class FullDisk:
         if not self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room -= 1
-        self.file.write(text)
+        return self.file.write(text)
 
     def __getattr__(self, name):
         return getattr(self.file, name)
