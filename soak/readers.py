@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from soak.downloads import download_read, spoilt_download
 from soak.mutations import mutated, spoilt, written
 
 __all__ = ["FILES", "TREES", "Reader"]
@@ -393,7 +394,7 @@ TREES = {
 every = _golden("policy-v1.json", "policy-v2.json", "ladder-v1.json", "ladder-v2.json", "rows-v2.json")
 FILES = {
     "policy and ladder files": Reader(every, _loaded, ("budcache.storage.files", *POLICY), _a_file("a.json")),
-    "downloads from the hub": Reader(every, _loaded, ("budcache.hub.reading",), _a_file("ladder.json")),
+    "downloads from the hub": Reader(every, download_read, ("budcache.hub.reading",), spoilt_download),
     "records": Reader(_records, _record_read, ("budcache.records.record",), _spoilt_record),
     "ledgers": Reader(
         _ledgers, _ledger_read, ("budcache.strategies.ledger", "budcache.storage.journal"), _spoilt_ledger
