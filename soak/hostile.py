@@ -84,6 +84,7 @@ class Case:
         self.outcomes: Counter[str] = Counter()
         self.broken: dict[str, Any] = {}
         self.slowest: tuple[float, Any] = (0.0, None)
+        self.seconds = 0.0  # of processor time, for making and reading all of them
 
     def warm(self) -> None:
         """Everything that is loaded late is loaded now, so that it does not count as time."""
@@ -102,6 +103,7 @@ class Case:
     def once(self) -> None:
         from budcache.errors import BudcacheError
 
+        first = time.process_time()
         content, begin = self.made(), time.process_time()
         why = None
         signal.alarm(HANG)
@@ -117,7 +119,8 @@ class Case:
             except BaseException as error:
                 why = f"{type(error).__name__}: {str(error)[:90]}"
         signal.alarm(0)
-        took = time.process_time() - begin
+        end = time.process_time()
+        took, self.seconds = end - begin, self.seconds + end - first
         if self.watched.seen:
             why = f"while reading: {self.watched.seen[0]}"
         if took > SECOND:
@@ -140,6 +143,7 @@ class Case:
         return {
             **self.outcomes,
             "slowest_ms": round(1000 * self.slowest[0]),
+            "processor_seconds": round(self.seconds, 1),
             **({"defects": list(self.broken)} if self.broken else {}),
         }
 

@@ -94,7 +94,7 @@ class Ledger:
 def _score(entry: Mapping[str, Any], mask: Mask) -> Score:
     """What a line says of a mask, checked: a search that goes on with it must not stumble over it later."""
     arrivals = [None if errors is None else _numbers(errors) for errors in entry["arrivals"]]
-    weights = entry.get("weights") and tuple(_numbers(row) for row in entry["weights"])
+    weights = entry.get("weights") and tuple(_numbers(row, least=0) for row in entry["weights"])
     rows = entry.get("rows") and tuple(Row.model_validate(row) for row in entry["rows"])
     ratios = entry.get("ratios") and _numbers(entry["ratios"])
     found = Score(_numbers(entry["losses"]), tuple(arrivals), weights or None, rows or None, ratios or None)
@@ -110,9 +110,9 @@ def _score(entry: Mapping[str, Any], mask: Mask) -> Score:
     return found
 
 
-def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
+def _numbers(values: Iterable[Any], least: int = 1) -> tuple[float, ...]:
     found = tuple(map(float, values))
-    if not found or not all(map(math.isfinite, found)):
+    if len(found) < least or not all(map(math.isfinite, found)):
         raise ValueError("no numbers, or not finite ones")
     return found
 
