@@ -1,8 +1,9 @@
-"""Trouble with disks, files and clocks while a job writes: a sentence, and nothing that was there is lost.
+"""Trouble with disks and files while a job writes: a sentence, and nothing that was there is lost.
 
 Every kind of file is written into a full disk (/dev/full's error at every write that a file takes, in turn), a folder
 that may only be read, one that vanishes, and one whose renames fail as they do over a network. A ledger goes on after
-its disk was full, refuses a second process, and does not mind a clock that goes backwards.
+its disk was full, and refuses a second process; a ledger and a comparison say it when their folder vanishes. Clocks
+that go backwards are not among it: nothing of ours asks for the time of day (`tests/soak/test_supply.py`).
 
     python -m soak.disks               # 20 rounds
     python -m soak.disks --count 2
@@ -17,7 +18,6 @@ import resource
 import shutil
 import signal
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -132,10 +132,11 @@ def soak(seed: int, count: int) -> dict[str, Any]:
                     trouble(home / file, write, chance)
                     made[name] += 1
             _ledger(home, chance, made)
+            _journals_vanish(home, chance, made)
     return {"troubles": sum(made.values()), **made}
 
 
-def _scores(path: Path, masks: list[Any], clock: Callable[[], float] = time.time) -> int:
+def _scores(path: Path, masks: list[Any], watch: Callable[[], Any] = bool) -> int:
     """Score masks with a ledger, as a search does; how many it knew."""
     from budcache.calibration.score import Score
     from budcache.strategies import Ledger
@@ -143,15 +144,15 @@ def _scores(path: Path, masks: list[Any], clock: Callable[[], float] = time.time
 
     def scored(ask: Any) -> Any:
         for mask in ask.masks:
+            watch()
             yield Score((1 / mask.budget,), ())
 
-    with patch("time.time", clock):
-        ledger = Ledger(path, WORK)
-        try:
-            known = len(ledger.known)
-            list(ledger.remembering(scored, lambda: 1)(Ask(tuple(masks), "soak")))
-        finally:
-            ledger.close()
+    ledger = Ledger(path, WORK)
+    try:
+        known = len(ledger.known)
+        list(ledger.remembering(scored, lambda: 1)(Ask(tuple(masks), "soak")))
+    finally:
+        ledger.close()
     return known
 
 
@@ -177,11 +178,8 @@ def _ledger(home: Path, chance: random.Random, made: Counter[str]) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     require(path.read_bytes().startswith(kept), "a full disk took lines of a ledger away")
     made["ledger full"] += 1
-    # A clock that goes backwards.
-    now = iter(range(10**9, 0, -1000))
-    require(_scores(path, masks, lambda: float(next(now))) >= 4, "a ledger has forgotten scores")
+    require(_scores(path, masks) >= 4, "a ledger has forgotten scores")
     require(_scores(path, masks) == len(masks), "a ledger has forgotten scores")
-    made["clock backwards"] += 1
     # Two searches on one ledger: the second is told, and the first goes on.
     said = home / "said.txt"
     said.unlink(missing_ok=True)
@@ -195,6 +193,30 @@ def _ledger(home: Path, chance: random.Random, made: Counter[str]) -> None:
         first.close()
     require(_scores(path, masks) == len(masks), "a ledger has forgotten scores")
     made["two searches"] += 1
+
+
+def _journals_vanish(home: Path, chance: random.Random, made: Counter[str]) -> None:
+    """The folder of a ledger, and of a comparison, is removed while they are at work: said at the next line."""
+    from budcache import Mask
+    from budcache.comparison.folder import Folder
+    from soak.examples import comparison_folder
+
+    place, masks, left = home / "gone", [Mask.uniform(12, budget) for budget in range(1, 12)], chance.randrange(1, 11)
+
+    def vanish() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            shutil.rmtree(place)
+
+    with refused(place / "a.ledger.jsonl", "vanished folder of a ledger"):
+        _scores(place / "a.ledger.jsonl", masks, vanish)
+    comparison_folder(place)
+    with Folder.reopened(place) as folder:
+        shutil.rmtree(place)
+        with refused(place / "drawn.jsonl", "vanished folder of a comparison"):
+            folder.leave_out("dicache", "DiCache", 2, "its trunk is not known.")
+    made["journal vanished"] += 2
 
 
 if __name__ == "__main__":

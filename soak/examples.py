@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["WORK", "comparison", "comparison_folder", "ledger", "record", "saved_scheduler"]
+__all__ = ["WORK", "climbed", "comparison", "comparison_folder", "ledger", "record", "saved_scheduler"]
 
 STEPS, CALLS = 6, 3
 WORK = {"model": "tiny", "steps": STEPS, "prompts": ["a", "b"]}
@@ -81,20 +81,32 @@ def comparison_folder(path: Path) -> Path:
     return path
 
 
-def ledger(path: Path) -> Path:
-    from budcache import Mask
-    from budcache.calibration.score import Score
-    from budcache.rows import Row
-    from budcache.strategies import Ledger
-    from budcache.strategies.strategy import Ask
+def scores(ask: Any) -> Any:
+    """Two samples of a toy, with everything that a score can have."""
+    from dataclasses import replace
 
-    def scored(ask: Any) -> Any:
-        for mask in ask.masks:
-            rows = tuple(Row(outputs=(1.0,), noise=0.1) for _ in range(mask.budget))
-            yield Score((0.1, 0.2), (None, (0.1, 0.2)), rows=rows, ratios=(30.0, 31.0))
+    from budcache.rows import Row
+    from budcache.testing import toy_score
+
+    for mask in ask.masks:
+        found = toy_score(STEPS)(mask)
+        rows = tuple(Row(outputs=(1.0,), noise=0.1) for _ in range(mask.budget))
+        arrivals = tuple(errors and (*errors, 0.2) for errors in found.arrivals)
+        yield replace(found, losses=(*found.losses, 0.2), arrivals=arrivals, rows=rows, ratios=(30.0, 31.0))
+
+
+def climbed(ledger: Any) -> Any:
+    """The ladder searches with a ledger: it uses every part of what the ledger knows."""
+    from budcache.strategies import STRATEGIES, drive
+
+    return drive(STRATEGIES["ladder"], ledger.remembering(scores, lambda: 3), steps=STEPS, budgets=[CALLS])
+
+
+def ledger(path: Path) -> Path:
+    from budcache.strategies import Ledger
 
     made = Ledger(path, WORK)
-    list(made.remembering(scored, lambda: 3)(Ask((Mask.uniform(STEPS, 2), Mask.uniform(STEPS, CALLS)), "paths")))
+    climbed(made)
     made.note(20)
     made.close()
     return path

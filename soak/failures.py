@@ -21,7 +21,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import Any
 
@@ -29,6 +29,7 @@ from soak.common import ZOO, main, peak_bytes, require
 
 EXITS = 100  # one end of a program for so many failures: it takes a process of its own
 GROWTH = 100_000_000
+FORKED = 60  # seconds after which a forked process hangs
 
 
 class Failure(Exception):
@@ -71,12 +72,29 @@ def _interrupt(pipe: Any) -> None:
     pipe._interrupt = True
 
 
-def _fork(_: Any) -> None:
-    """A copy of the process in the middle of a run, as a server's worker might be; it ends at once."""
+def _fork(pipe: Any) -> None:
+    """A copy of the process in the middle of a run, as a server's worker might be: it asks what is open, and ends.
+
+    A run that is driven has its thread in the other process, so there is nobody to answer, which must be said.
+    """
+    from budcache.errors import PipelineError
+    from budcache.pipeline import driven
+
     child = os.fork()
     if not child:
-        os._exit(0)
-    require(os.waitpid(child, 0)[1] == 0, "a fork in the middle of a run did not end")
+        code = 1
+        try:
+            signal.alarm(FORKED)
+            for model in list(driven._open):
+                with suppress(PipelineError):
+                    model.compute(model.noise + 1, model.sigmas[0])
+                    code = 2
+                model.close()
+            str(pipe.scheduler.timesteps)
+            code = 0 if code == 1 else code
+        finally:
+            os._exit(code)
+    require(os.waitpid(child, 0)[1] == 0, "a fork in the middle of a run did not end, or was answered by nobody")
 
 
 ACTS: dict[str, Callable[[Any], None]] = {
@@ -118,13 +136,15 @@ class Pipeline:
         with budcache.applied(self.pipe, budcache.Policy(mask="110100", **policy)):
             self.run(more)
 
-    def driven(self, _: dict[str, Any]) -> None:
+    def driven(self, more: dict[str, Any]) -> None:
         """Opened, asked and let go without being closed."""
         from helpers import opened
 
         model = opened(self.kind, self.pipe)
         for step in range(3):
             model.compute(model.noise, model.sigmas[step])
+        if more:
+            _fork(self.pipe)
 
     def recorded(self, more: dict[str, Any]) -> None:
         import budcache
@@ -200,7 +220,7 @@ def soak(seed: int, count: int) -> dict[str, Any]:
         way, what = chance.choice(list(ways)), chance.choice(list(ACTS))
         if way == "driven" and what in ("callback", "interrupt", "decoder", "scheduler"):
             what = "network"  # it has none of the others
-        call: dict[str, Any] = {}
+        call: dict[str, Any] = {"from outside, too": True} if (way, what) == ("driven", "fork") else {}
         try:
             with failing_at(what, here.pipe, chance.randint(1, 3), call):
                 ways[way](call)

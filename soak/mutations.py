@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["mutated", "spoilt", "written"]
+__all__ = ["TEXTS", "mutated", "spoilt", "written"]
 
 HUGE, LONG = 10**400, 3_000
 NUMBERS = [0, -1, 1, 2, 0.0, -0.0, 1e-320, 1e308, -1e308, float("inf"), float("nan"), 2**31, 2**53 + 1, 2**63, 2**64]
@@ -81,12 +81,15 @@ def _copied(tree: Any) -> Any:
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
     """Every place in a tree that holds something: what it lies in, and where."""
-    found, inside = list[tuple[Any, Any]](), [tree]
+    found, inside, seen = list[tuple[Any, Any]](), [tree], {id(tree)}
     while inside:  # not by recursion: trees are hundreds deep
         holder = inside.pop()
-        for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
-            found.append((holder, key))
-            if isinstance(value, dict | list):
+        is_dict = isinstance(holder, dict)
+        found += [(holder, key) for key in (holder if is_dict else range(len(holder)))]
+        for value in holder.values() if is_dict else holder:
+            # A list made longer holds the same things many times, and one made longer twice thousands of times.
+            if isinstance(value, (dict, list)) and id(value) not in seen:
+                seen.add(id(value))
                 inside.append(value)
     return found
 

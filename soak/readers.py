@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from soak.downloads import download_read, spoilt_download
 from soak.mutations import mutated, spoilt, written
 
 __all__ = ["FILES", "TREES", "Reader"]
@@ -154,16 +155,20 @@ def _spoilt_ledger(good: Path, home: Path, chance: random.Random) -> Path:
 
 
 def _ledger_read(path: Path) -> None:
-    """As history, and as a search goes on with it."""
+    """As history, and as a search goes on with it, which must come to an end with what it knows."""
     from budcache.errors import BudcacheError
     from budcache.strategies import Ledger, read_history
-    from soak.examples import WORK
+    from soak.examples import CALLS, WORK, climbed
 
     try:
         read_history(path)
     except BudcacheError as error:
         _one_sentence(error)
-    Ledger(path, WORK).close()
+    ledger = Ledger(path, WORK)
+    try:
+        climbed(ledger).best(CALLS)
+    finally:
+        ledger.close()
 
 
 def _one_sentence(error: Exception) -> None:
@@ -389,7 +394,7 @@ TREES = {
 every = _golden("policy-v1.json", "policy-v2.json", "ladder-v1.json", "ladder-v2.json", "rows-v2.json")
 FILES = {
     "policy and ladder files": Reader(every, _loaded, ("budcache.storage.files", *POLICY), _a_file("a.json")),
-    "downloads from the hub": Reader(every, _loaded, ("budcache.hub.reading",), _a_file("ladder.json")),
+    "downloads from the hub": Reader(every, download_read, ("budcache.hub.reading",), spoilt_download),
     "records": Reader(_records, _record_read, ("budcache.records.record",), _spoilt_record),
     "ledgers": Reader(
         _ledgers, _ledger_read, ("budcache.strategies.ledger", "budcache.storage.journal"), _spoilt_ledger

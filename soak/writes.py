@@ -118,7 +118,8 @@ def _cut(home: Path) -> dict[str, Any]:
 
     def scored(ask: Any) -> Any:
         for mask in ask.masks:
-            yield Score((mask.budget / 3, 1e-3), (None,) * (len(mask) + 1))
+            reached, losses = mask.computed[-1] + 1, (mask.budget / 3, 1e-3)
+            yield Score(losses, (*[None] * reached, *[losses] * (len(mask) + 1 - reached)))
 
     def written(path: Path) -> int:
         """Go on with a ledger; how many of its scores were there."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -259,6 +261,24 @@ def test_ctrl_c_in_a_real_process(request):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "interrupted" in done.stdout and "closed" in done.stdout and "threads 0 True" in done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork there")
+def test_a_forked_process_is_told_that_the_pipelines_thread_is_not_in_it():
+    kind, pipe = flux()
+    with opened(kind, pipe) as model:
+        child = os.fork()
+        if not child:
+            try:
+                signal.alarm(60)  # it would wait for ever
+                model.compute(model.noise + 1, model.sigmas[1])
+            except PipelineError as error:
+                model.close()
+                os._exit(0 if "was forked" in str(error) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        model.compute(model.noise + 1, model.sigmas[1])
 
 
 def test_a_pipeline_with_a_policy_cannot_be_opened():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
+import warnings
 from collections.abc import Callable
 
 import diffusers
@@ -162,3 +164,46 @@ def test_a_pipeline_for_each_thread_as_the_sentence_advises(reuse):
         found = at_once(lambda seed: latents(kind, pipes[seed], seed, **call), 3)
         assert all(torch.equal(drawn, expected) for drawn, expected in zip(found, right, strict=True)), found
     assert not any(torch.equal(one, other) for one, other in itertools.combinations(right, 2))
+
+
+def test_policies_that_come_and_go_on_shared_networks_leave_them_as_they_were():
+    """Residual reuse changes the transformer's lists of blocks, which all of these pipelines share."""
+    kind, pipe = flux()
+    pipes = [type(pipe)(**pipe.components) for _ in range(THREADS)]
+    bare = latents(kind, pipe)
+    before, often = sys.getswitchinterval(), 100
+
+    def work(number: int) -> None:
+        for _ in range(often):
+            with budcache.applied(pipes[number], POLICIES["residual"]) as handle:
+                handle.use(POLICIES["plain"])
+                handle.use(POLICIES["residual"])
+
+    sys.setswitchinterval(1e-6)
+    try:
+        assert at_once(work) == [None] * THREADS
+    finally:
+        sys.setswitchinterval(before)
+    assert type(pipe.transformer.transformer_blocks) is torch.nn.ModuleList
+    assert torch.equal(latents(kind, pipe), bare)
+
+
+def test_of_two_threads_that_are_recorded_at_once_one_is_and_one_is_told():
+    kind, pipe = flux()
+    call = encoded(kind, pipe)
+    with budcache.recording(pipe) as alone:
+        right = [latents(kind, pipe, seed, **call) for seed in range(2)]
+    (runs,) = alone
+    known = runs.grams.products
+    for _ in range(ROUNDS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", budcache.BudcacheWarning)
+            with budcache.recording(pipe) as record:
+                found = at_once(lambda seed: latents(kind, pipe, seed, **call), 2)
+        drawn = [number for number, outcome in enumerate(found) if isinstance(outcome, torch.Tensor)]
+        assert drawn
+        assert all(torch.equal(found[number], right[number]) for number in drawn)
+        assert all(is_sentence(outcome) for number, outcome in enumerate(found) if number not in drawn), found
+        (runs,) = record
+        assert len(runs.grams.products) == len(drawn)
+        assert all(any((matrix == one).all() for one in known) for matrix in runs.grams.products)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 import warnings
 from pathlib import Path
 
@@ -33,8 +34,17 @@ def test_it_is_refused_in_a_sentence(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(path.parent, tmp_path / "here")
     warnings.simplefilter("ignore")
-    refusal(lambda: FILES[path.relative_to(CORPUS).parts[0]].read(tmp_path / "here" / path.name))
+    reader, place = FILES[path.relative_to(CORPUS).parts[0]], tmp_path / "here" / path.name
+    said = refusal(lambda: reader.read(place))  # for the first time also with what is loaded late
+    begin = time.process_time()
+    assert refusal(lambda: reader.read(place)) == said
+    assert time.process_time() - begin < 1  # not a benchmark: a promise of every reader, whatever it is given
     assert not list(tmp_path.rglob("executed"))
+
+
+def test_every_kind_of_file_is_in_the_corpus():
+    kinds = {path.relative_to(CORPUS).parts[0] for path in WORST}
+    assert kinds == set(FILES) - {"comparison folders"}  # these are made below
 
 
 def test_every_kind_of_file_can_be_read_where_it_is_good(tmp_path):

@@ -38,6 +38,33 @@ def test_nothing_from_outside_is_executed(path):
             assert path.relative_to(SOURCE).as_posix() in OWN_PICKLES
 
 
+# What says the time of day: a clock may be set back at any moment, and two machines never agree.
+DAYTIME = {"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime", "ctime"}
+
+
+def asks_the_time_of_day(path: Path) -> list[str]:
+    """Calls and imports; files' own times are compared with each other alone, in the studio."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    froms = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime")
+    ]
+    found = [each.name for node in froms for each in node.names if each.name in DAYTIME | {"datetime", "date"}]
+    return found + [
+        name
+        for name, _ in calls(path)
+        if name.rpartition(".")[0].endswith(("time", "date")) and name.rpartition(".")[2] in DAYTIME
+    ]
+
+
+def test_nothing_is_decided_by_the_time_of_day(tmp_path):
+    """So no clock that goes backwards can disturb anything: what is timed is timed by clocks that only go on."""
+    assert {path.name: asked for path in FILES if (asked := asks_the_time_of_day(path))} == {}
+    path = tmp_path / "a.py"
+    for line in ("time.time()", "datetime.datetime.now()", "from time import time", "datetime.date.today()"):
+        path.write_text(line)
+        assert asks_the_time_of_day(path)
+
+
 def test_the_rules_find_what_they_forbid(tmp_path):
     path = tmp_path / "a.py"
     path.write_text("torch.load(x)\nf(trust_remote_code=True)\n")

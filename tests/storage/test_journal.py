@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +54,73 @@ def test_what_is_no_number_is_refused_and_not_written(path, number):
     again = Journal(path, WORK)
     assert again.entries == [{"loss": 1.0}, {"loss": 2.0}]
     again.close()
+
+
+class Half:
+    """A file that takes half of a line, once."""
+
+    def __init__(self, file, error, stays=False):
+        self.file, self.error, self.stays = file, error, stays
+
+    def write(self, data):
+        self.file.write(data[: len(data) // 2])
+        self.write = self.file.write
+        raise self.error
+
+    def truncate(self, size):
+        if self.stays:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self.file.truncate(size)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_half_a_line_is_taken_back_and_the_next_one_stands_alone(path, error):
+    journal = Journal(path, WORK)
+    journal.write({"loss": 1.0})
+    before, journal._file = path.read_bytes(), Half(journal._file, error)
+    with pytest.raises(FileError if isinstance(error, OSError) else KeyboardInterrupt):
+        journal.write({"loss": 2.0})
+    assert path.read_bytes() == before
+    journal.write({"loss": 3.0})
+    journal.close()
+    again = Journal(path, WORK)
+    assert again.entries == [{"loss": 1.0}, {"loss": 3.0}]
+    again.close()
+
+
+def test_where_half_a_line_stays_nothing_is_written_behind_it(path):
+    journal = Journal(path, WORK)
+    journal._file = Half(journal._file, OSError(errno.ENOSPC, "No space left on device"), stays=True)
+    with pytest.raises(FileError, match="No space left"):
+        journal.write({"loss": 2.0})
+    left = path.read_bytes()
+    with pytest.raises(FileError, match="cannot be written"):
+        journal.write({"loss": 3.0})
+    assert path.read_bytes() == left
+    journal.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed there")
+def test_a_journal_whose_folder_vanished_is_said_at_the_next_line(path):
+    journal = Journal(path, WORK)
+    journal.write({"loss": 1.0})
+    shutil.rmtree(path.parent)
+    for _ in range(2):
+        with pytest.raises(FileError, match=r"a\.jsonl is gone: it or its folder was removed"):
+            journal.write({"loss": 2.0})
+    journal.close()
+
+
+def test_a_file_system_without_locks_is_said(path, monkeypatch):
+    def acquire(*_, **__):
+        raise NotImplementedError("no flock")
+
+    monkeypatch.setattr("budcache.storage.journal.FileLock.acquire", acquire)
+    with pytest.raises(FileError, match="its file system has no locks"):
+        Journal(path, WORK)
 
 
 def test_closed_by_another_thread_it_is_free_again(path):

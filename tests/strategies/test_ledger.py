@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -168,7 +169,8 @@ def test_values_that_json_changes_are_still_the_same(path):
 
 
 HEADER = json.dumps({"ledger": 1, "search": {"format": FORMAT, **SEARCH}})
-ENTRY = {"mask": "1000000000", "phase": "ladder", "calls": 1, "losses": [0.5, 0.7], "arrivals": [None, [0.1, 0.2]]}
+ARRIVALS = [None, *([0.1, 0.2] for _ in range(STEPS))]
+ENTRY = {"mask": "1000000000", "phase": "ladder", "calls": 1, "losses": [0.5, 0.7], "arrivals": ARRIVALS}
 
 
 @pytest.mark.parametrize(
@@ -225,6 +227,22 @@ def test_another_version_is_refused(path, version):
         {"losses": [None]},
         {"arrivals": 3},
         {"arrivals": [None, 0.1]},
+        {"arrivals": ARRIVALS[:-1]},
+        {"arrivals": [*ARRIVALS, [0.1, 0.2]]},
+        {"arrivals": [None, None, *ARRIVALS[2:]]},
+        {"arrivals": [[0.1, 0.2], *ARRIVALS[1:]]},
+        {"arrivals": [*ARRIVALS[:-1], [0.1]]},
+        {"arrivals": [*ARRIVALS[:-1], [0.1, math.nan]]},
+        {"arrivals": [*ARRIVALS[:-1], [-1e300, -1e300]]},
+        {"losses": [0.5]},
+        {"losses": [0.5, math.nan]},
+        {"losses": [0.5, math.inf]},
+        {"losses": [1e308, 1e308]},
+        {"ratios": [30.0]},
+        {"ratios": [30.0, -1e5]},
+        {"weights": [[1.0], [1.0]]},
+        {"weights": [[math.nan]]},
+        {"rows": [{"outputs": [1.0]}, {"outputs": [1.0]}]},
         {"calls": "many"},
     ],
     ids=str,
@@ -234,6 +252,13 @@ def test_a_line_that_is_no_score_is_shown(path, change):
     path.write_text(f"{HEADER}\n{json.dumps(ENTRY)}\n{json.dumps(ENTRY | change)}\n{json.dumps(ENTRY)}\n")
     with pytest.raises(SearchError, match=r"has a line that cannot be used: .*Remove the line or the file"):
         Ledger(path, SEARCH)
+
+
+def test_a_ledger_without_arrivals_is_said_to_the_ladder(path):
+    path.parent.mkdir()
+    path.write_text(f"{HEADER}\n{json.dumps(ENTRY | {'arrivals': []})}\n")
+    with pytest.raises(SearchError, match="without the errors on its way"):
+        search(path, STRATEGIES["ladder"])
 
 
 @pytest.mark.parametrize("name", ENTRY)
@@ -278,7 +303,7 @@ def test_a_ledger_that_may_not_be_written_is_said(path, monkeypatch):
     Ledger(path, SEARCH).close()
     stock = type(path).open
     monkeypatch.setattr(
-        type(path), "open", lambda self, mode="r", **more: (refuse if mode == "a" else stock)(self, mode)
+        type(path), "open", lambda self, mode="r", **more: (refuse if mode == "ab" else stock)(self, mode)
     )
     with pytest.raises(FileError, match=r"cannot be written: Permission denied"):
         Ledger(path, SEARCH)
@@ -301,7 +326,7 @@ class FullDisk:
         if not self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room -= 1
-        self.file.write(text)
+        return self.file.write(text)
 
     def __getattr__(self, name):
         return getattr(self.file, name)
@@ -369,7 +394,7 @@ def test_no_file_no_history(tmp_path):
 
 def test_plain_and_fitted_scores_of_a_mask_are_kept_apart(path):
     score, mask = toy_score(STEPS), Mask.uniform(STEPS, 3)
-    ask, other = Ask.one(mask, ""), Score((0.25, 0.5), score(mask).arrivals)
+    ask, other = Ask.one(mask, ""), Score((0.25,), score(mask).arrivals)
     for known in ([], [("plain", score(mask)), ("fitted", other)]):
         ledger = Ledger(path, SEARCH)
         assert list(ledger.known.items()) == [((reuse, mask), found) for reuse, found in known]
@@ -382,7 +407,8 @@ def test_plain_and_fitted_scores_of_a_mask_are_kept_apart(path):
 
 def test_every_sample_is_kept_bit_for_bit(path):
     mask = Mask.uniform(STEPS, 3)
-    score = Score((0.1, 1 / 3, 5e-324, 1e300), (*[None] * 8, (0.2, 2 / 3), (0.1, 1e-17), (1.0, 0.0)))
+    losses = (0.1, 1 / 3, 5e-324, 1e300)
+    score = Score(losses, (*[None] * 7, losses, (0.2, 2 / 3, 0.1, 1e-17), (1.0, 0.0, 0.0, 0.0), losses))
     ledger = Ledger(path, SEARCH)
     assert list(ledger.remembering(many(lambda mask: score), lambda: 1)(Ask.one(mask, "x"))) == [score]
     ledger.close()

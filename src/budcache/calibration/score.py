@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from budcache.calibration.aggregate import mean, near_worst
+from budcache.errors import SearchError
 from budcache.rows import Row
 
 __all__ = ["Score"]
@@ -42,6 +43,11 @@ class Score:
 
     def arrival(self, step: int) -> float:
         """One number for the errors on arriving at a step."""
+        if not self.arrivals:
+            raise SearchError(
+                "a mask was scored without the errors on its way, which this strategy needs. Score it with arrivals; "
+                "if it stands in a ledger, remove the ledger to start afresh."
+            )
         errors = self.arrivals[step]
         if errors is None:
             raise ValueError(f"step {step} is not behind the last computed one, so nothing arrives there")

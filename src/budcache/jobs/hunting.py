@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from budcache.errors import JournalError
 from budcache.events import Scored, Watch
 from budcache.jobs.meter import Meter
 from budcache.strategies import STRATEGIES, Found, Ledger, Limits, Strategy, drive
@@ -47,6 +48,9 @@ class Hunt:
         if self.ledger is not None:
             try:
                 self.ledger.note(self.calls)
+            except JournalError:
+                if error is None:  # else what ended the search is what is to be said: an error, or Ctrl-C
+                    raise
             finally:
                 self.ledger.close()
 

@@ -201,6 +201,13 @@ class PipelineModel:
     def _require_open(self) -> None:
         if not self._shut.alive:
             raise PipelineError("this model is closed. Open the pipeline again.")
+        # A fork copies this object, but only the thread that forks: nobody would ever answer.
+        gone = not self._thread.is_alive() and self._line.replies.empty()  # one that failed has left its error
+        if gone or self._thread is threading.current_thread():
+            raise PipelineError(
+                "the thread that runs this pipeline is not there to answer: it belongs to the process that this one "
+                "was forked from, or is the one that asks. Open the pipeline again here."
+            )
 
 
 def _shut(line: Line, pipe: Any, trunk: Trunk | None, branches: Branches | None) -> None:

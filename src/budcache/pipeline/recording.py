@@ -7,6 +7,7 @@ the latents and the model's outputs. At the end of a run they become a small mat
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,6 +78,8 @@ class _Recorder(StandIn):
         self.unfinished = 0
         self.known_origin: Origin | None = None
         self.known_adapters: tuple[Any, ...] = ()
+        self.thread = 0  # that began the run
+        self.lock = threading.RLock()
 
     # Some pipelines copy their scheduler; what belongs to the copy is not recorded.
     def __copy__(self) -> Any:
@@ -86,17 +89,29 @@ class _Recorder(StandIn):
         return copy.deepcopy(self.inner, memo)
 
     def _set_timesteps(self, *args: Any, **kwargs: Any) -> None:
-        self._begin_anew()
-        self.inner.set_timesteps(*args, **kwargs)
+        with self.lock:
+            self._begin_anew()
+            self.thread = threading.get_ident()
+            self.inner.set_timesteps(*args, **kwargs)
 
     def _step(self, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
-        self.latents.append(_copied(sample))
-        self.outputs.append(_copied(model_output))
-        self.asked = kwargs
-        result = self.inner.step(model_output, timestep, sample, *args, **kwargs)
-        if len(self.outputs) == len(self.inner.timesteps):
-            self._finish(result[0])
-        return result
+        with self.lock:
+            self._require_own_thread()
+            self.latents.append(_copied(sample))
+            self.outputs.append(_copied(model_output))
+            self.asked = kwargs
+            result = self.inner.step(model_output, timestep, sample, *args, **kwargs)
+            if len(self.outputs) == len(self.inner.timesteps):
+                self._finish(result[0])
+            return result
+
+    def _require_own_thread(self) -> None:
+        """Steps of two runs would mix into one that never was, and its matrix would look like any other."""
+        if self.thread != threading.get_ident():
+            raise PipelineError(
+                "two threads run this pipeline at once, and only one of them can be recorded. Give each thread a "
+                "pipeline of its own, type(pipe)(**pipe.components), and a recording of its own; records add up with +."
+            )
 
     def tell_of_unfinished(self) -> None:
         """Runs that made some steps and never came to their last one are not in the record: say so."""

@@ -272,23 +272,30 @@ def _lists(transformer: nn.Module) -> list[str]:
     return [name for name in SPLITS[type(transformer).__name__].blocks if len(getattr(transformer, name))]
 
 
+# Pipelines of several threads share transformers, and one at a time changes their lists. The same thread may come in
+# twice: garbage collected in the middle may be a model that was never closed.
+_changing = threading.RLock()
+
+
 def attach(pipe: Any, conductor: Conductor) -> None:
     """Put a conductor over a pipeline's trunks, which must be known; until it opens a step nothing changes."""
-    for transformer in transformers(pipe):
-        names = _lists(transformer)
-        if not isinstance(getattr(transformer, names[0]), Blocks):
-            conductors: list[Conductor] = []
-            lists = [Blocks(transformer, name, conductors) for name in names]
-            transformer._modules.update(zip(names, lists, strict=True))
-        getattr(transformer, names[0]).conductors.append(conductor)
+    with _changing:
+        for transformer in transformers(pipe):
+            names = _lists(transformer)
+            if not isinstance(getattr(transformer, names[0]), Blocks):
+                conductors: list[Conductor] = []
+                lists = [Blocks(transformer, name, conductors) for name in names]
+                transformer._modules.update(zip(names, lists, strict=True))
+            getattr(transformer, names[0]).conductors.append(conductor)
 
 
 def detach(pipe: Any, conductor: Conductor) -> None:
     """Undo `attach`; with the last conductor gone the transformers have their plain lists again."""
-    for transformer in transformers(pipe):
-        for name in _lists(transformer):
-            blocks = getattr(transformer, name)
-            if isinstance(blocks, Blocks):
-                blocks.conductors[:] = [other for other in blocks.conductors if other is not conductor]
-                if not blocks.conductors:
-                    transformer._modules[name] = nn.ModuleList(blocks)
+    with _changing:
+        for transformer in transformers(pipe):
+            for name in _lists(transformer):
+                blocks = getattr(transformer, name)
+                if isinstance(blocks, Blocks):
+                    blocks.conductors[:] = [other for other in blocks.conductors if other is not conductor]
+                    if not blocks.conductors:
+                        transformer._modules[name] = nn.ModuleList(blocks)

@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from io import FileIO
 from operator import index
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -50,7 +51,8 @@ class Journal:
         with ExitStack() as held:
             held.callback(self._locked().release)
             whole = self._read(first)
-            self._file = self._appending(whole)
+            self._file, self._whole = self._appending(whole), whole
+            self._failed: JournalError | None = None
             held.callback(_close, self._file)
             if not whole:
                 self.write(first)
@@ -58,7 +60,9 @@ class Journal:
             self._held = held.pop_all()
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Append a line, at once: it is on the disk when this returns."""
+        """Append a line, at once: it is on the disk when this returns, or no part of it is."""
+        if self._failed is not None:
+            raise self._failed
         try:
             line = json.dumps(entry, allow_nan=False, default=index)
         except ValueError:  # nan is not JSON, and whoever reads it back could not go on with it
@@ -66,12 +70,33 @@ class Journal:
                 f"the {self.kind} {self.path} cannot hold {quote(entry)}: it has a number that is not finite. Check "
                 "the model and its number format (float16 overflows where bfloat16 does not)."
             ) from None
+        data = line.encode() + b"\n"
         try:
-            self._file.write(line + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
+            self._append(data)
+        except BaseException as error:
+            self._take_back()
+            if not isinstance(error, OSError):  # Ctrl-C
+                raise
             raise self._unwritable(error) from None
+        self._whole += len(data)
+        if os.fstat(self._file.fileno()).st_nlink == 0:  # written to a file that nobody will ever find
+            self._failed = JournalError(
+                f"the {self.kind} {self.path} is gone: it or its folder was removed while this was at work. Run the "
+                "same command again; it begins afresh."
+            )
+            raise self._failed
+
+    def _append(self, data: bytes) -> None:
+        while data:
+            data = data[self._file.write(data) :]
+        os.fsync(self._file.fileno())
+
+    def _take_back(self) -> None:
+        """Half a line must not stay: the next one would be joined to it, and neither could be read."""
+        try:
+            self._file.truncate(self._whole)
+        except OSError as error:
+            self._failed = self._unwritable(error)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -99,6 +124,11 @@ class Journal:
             raise JournalError(
                 f"the {self.kind} {self.path} is in use by another process. Wait for it, or choose another place."
             ) from None
+        except NotImplementedError:  # a file system without locks
+            raise JournalError(
+                f"the {self.kind} {self.path} cannot be locked: its file system has no locks. Choose a place on "
+                "another one."
+            ) from None
         except OSError as error:
             raise self._unwritable(error) from None
         return lock
@@ -124,9 +154,10 @@ class Journal:
         self.entries = [self._parsed(line) for line in whole[1:]]
         return end
 
-    def _appending(self, whole: int) -> TextIO:
+    def _appending(self, whole: int) -> FileIO:
         try:
-            file = self.path.open("a", encoding="utf-8")
+            # Without a buffer: what a full disk does not take would wait there, and be written later.
+            file = self.path.open("ab", buffering=0)
             file.truncate(whole)
         except OSError as error:
             raise self._unwritable(error) from None
@@ -171,6 +202,6 @@ class Journal:
         )
 
 
-def _close(file: TextIO) -> None:
+def _close(file: FileIO) -> None:
     with suppress(OSError):  # a full disk, said already when the line was written
         file.close()

@@ -7,8 +7,9 @@ from the ledger, without the model, until it comes to where it was killed.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -85,16 +86,35 @@ class Ledger:
             self.spent = max(self.spent, int(entry["spent"]))
             return
         key = str(entry.get("reuse", "plain")), Mask.parse(entry["mask"])
-        arrivals = [None if errors is None else tuple(map(float, errors)) for errors in entry["arrivals"]]
-        weights = entry.get("weights") and tuple(tuple(map(float, row)) for row in entry["weights"])
-        rows = entry.get("rows") and tuple(Row.model_validate(row) for row in entry["rows"])
-        ratios = entry.get("ratios") and tuple(map(float, entry["ratios"]))
-        losses = tuple(map(float, entry["losses"]))
-        if not losses:
-            raise ValueError("no losses")
-        self.known[key] = Score(losses, tuple(arrivals), weights or None, rows or None, ratios or None)
+        self.known[key] = _score(entry, key[1])
         self._calls_then[key] = int(entry["calls"])
         self.spent = max(self.spent, int(entry["calls"]))
+
+
+def _score(entry: Mapping[str, Any], mask: Mask) -> Score:
+    """What a line says of a mask, checked: a search that goes on with it must not stumble over it later."""
+    arrivals = [None if errors is None else _numbers(errors) for errors in entry["arrivals"]]
+    weights = entry.get("weights") and tuple(_numbers(row, least=0) for row in entry["weights"])
+    rows = entry.get("rows") and tuple(Row.model_validate(row) for row in entry["rows"])
+    ratios = entry.get("ratios") and _numbers(entry["ratios"])
+    found = Score(_numbers(entry["losses"]), tuple(arrivals), weights or None, rows or None, ratios or None)
+    for each in (*arrivals, found.ratios):
+        if each is not None and len(each) != len(found.losses):
+            raise ValueError("not a number for each sample")
+    behind = [step > mask.computed[-1] for step in range(len(mask) + 1)]
+    if arrivals and [errors is not None for errors in arrivals] != behind:
+        raise ValueError("not an arrival for each step behind the last computed one")
+    if any(len(each) != mask.budget for each in (weights, rows) if each):
+        raise ValueError("not a row for each computed step")
+    _numbers([found.loss, *found.errors, *(found.arrival(step) for step in range(len(arrivals)) if behind[step])])
+    return found
+
+
+def _numbers(values: Iterable[Any], least: int = 1) -> tuple[float, ...]:
+    found = tuple(map(float, values))
+    if len(found) < least or not all(map(math.isfinite, found)):
+        raise ValueError("no numbers, or not finite ones")
+    return found
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Scored]:
