@@ -116,6 +116,8 @@ def test_a_pause_is_no_time_spent():
         ({"budgets": "4-12"}, "budgets", "does not fit 6 steps"),
         ({"steps": None}, "steps", "whole number"),
         ({"minutes": -3}, "minutes", "-3 minutes cannot be spent"),
+        ({"count": -1}, "prompts", "how many prompts is -1. Give 0 or more"),
+        ({"height": -8, "width": None, "frames": None, "guidance": None}, "settings", "the height is -8"),
     ],
 )
 def test_a_refused_field_says_why(fields, field, sentence, make):
@@ -137,7 +139,7 @@ def test_a_bad_prompt_file_is_refused_by_its_name_and_not_by_where_it_lies(make,
 def test_a_comparison_grows_into_a_report(make, until):
     studio = make()
     values = [TEXT, PROMPTS, None, 0, 6, "3", ["fewer-steps", "uniform"], [], False]
-    options, refused = comparing.read(studio, *values)
+    options, refused = comparing.read(studio, *values, 32, 32, None, 2)
     assert refused == {}
     assert (options["calibration"], len(options["prompts"])) == ([], 4)
     assert comparing.cost(studio, options).startswith("4 prompts, about ")
@@ -152,6 +154,21 @@ def test_a_comparison_grows_into_a_report(make, until):
     assert "uniform mask" in page.read_text()
     assert set(job.told.entries) == {("full", 6), ("fewer-steps", 3), ("uniform", 3)}
     assert "Finished: " in panel(studio, job)
+    told = json.loads((page.parent / "comparison.json").read_text())
+    assert '"height": 32' in json.dumps(told)
+
+
+def test_who_waits_is_told_for_what(make, until):
+    studio = make()
+    first, second = (studio.runner.submit("search", "one", asked(studio)[0]) for _ in range(2))
+    until(lambda: first.state == "running")
+    studio.runner.pause(first)
+    assert "Waits for search-1: there is one model" in panel(studio, second)
+    assert state_of(studio).startswith("search-1 paused")
+    assert state_of(studio).endswith("; 1 job waiting")
+    for job in (second, first):
+        studio.runner.stop(job)
+    until(lambda: first.state == second.state == "stopped")
 
 
 def test_methods_that_learn_have_prompts_of_their_own(make):
