@@ -48,6 +48,15 @@ def test_mistakes_are_told_in_a_sentence(run_here, ladder, options, words, tmp_p
     assert (code, output) == (2, "") and words in errors and errors.count("\n") == 1
 
 
+def test_a_lora_and_a_dtype_are_in_the_line_that_runs_it(run_here, ladder, tmp_path):
+    out = tmp_path / "whole"
+    command = ("export", ladder, "--budget", CALLS, "--to", "diffusers", "--out", out, "--pipeline", "tiny-flux")
+    code, output, errors = run_here(*command, "--lora", "turbo", "--lora-scale", 0.5, "--dtype", "bfloat16")
+    assert (code, errors) == (0, "")
+    assert 'set_adapters(["turbo"], [0.5])' in output and "dtype=torch.bfloat16" in output
+    assert (out / "lora" / "turbo.safetensors").is_file()
+
+
 def test_a_policy_by_hand_and_from_others(run_here, tmp_path):
     file = tmp_path / "p.json"
     code, output, _ = run_here("policy", "--steps", 28, "--computed", "0,4,8", "--out", file)

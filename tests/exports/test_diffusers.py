@@ -9,9 +9,11 @@ import sys
 
 import pytest
 import torch
+from diffusers import FluxPipeline
 
 import budcache
-from budcache import PolicyError, models
+from budcache import BudcacheError, PolicyError, models
+from budcache.models.loras import Lora
 from exports.policies import PROMPT, STEPS, drawn, levels, policies, run, stock
 
 pytestmark = pytest.mark.xdist_group("exports to diffusers")  # all look at one run without budcache
@@ -72,6 +74,9 @@ printed = {"height": 64, "width": 64, "max_sequence_length": 12, "num_inference_
 found["printed"] = whole("red apple", **printed, output_type="latent", generator=generator).images
 said["class"] = type(whole.scheduler).__name__
 found["whole"] = draw(whole)
+names = {"DiffusionPipeline": DiffusionPipeline, "torch": torch}
+exec(sys.argv[6].rpartition("; ")[0], names)  # the line as it was printed, but for the call
+found["lora"] = draw(names["pipe"])
 for name in ("tiny-wan", "tiny-wan-large"):
     clips = DiffusionPipeline.from_pretrained(f"{home}/{name}", trust_remote_code=True)
     clips.set_progress_bar_config(disable=True)
@@ -102,8 +107,10 @@ def outside(tmp_path_factory):
     assert made.run.endswith("(prompt, num_inference_steps=12, height=64, width=64, max_sequence_length=12)")
     for name in WANS:
         budcache.export(CLIPS, "diffusers", home / name, pipeline=name)
+    turbo = {"lora": "turbo", "lora_scale": 0.5, "dtype": torch.float32}
+    turbo = budcache.export(policies(levels())["features"], "diffusers", home / "turbo", pipeline="tiny-flux", **turbo)
     call = map(json.dumps, (PROMPT, STEPS, CLIP))
-    command = [sys.executable, "-c", PROGRAM, home, models.folder("tiny-flux"), *call]
+    command = [sys.executable, "-c", PROGRAM, home, models.folder("tiny-flux"), *call, turbo.run]
     # Code that is trusted is copied into a cache of diffusers; this one is ours, and nothing is asked of the network.
     alone = {**os.environ, "HF_MODULES_CACHE": str(home / "modules"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=alone)
@@ -131,6 +138,35 @@ def test_a_whole_pipeline_is_loaded_with_its_policy_if_it_is_trusted(outside):
     assert torch.equal(found["whole"], found["features"])
     assert "trust_remote_code=True" in said["trust"]
     assert said["budcache"] == []
+
+
+def test_a_lora_is_written_along_with_its_scale(outside):
+    pipe = FluxPipeline.from_pretrained(models.folder("tiny-flux"), local_files_only=True)
+    pipe.set_progress_bar_config(disable=True)
+    Lora.find("tiny-flux", "turbo", 0.5).load(pipe)
+    expected = drawn(policies(levels())["features"].model_copy(update={"origin": None}), pipe)
+    assert (outside[0]["lora"] - expected).abs().max() <= 1e-5
+    assert (outside[0]["lora"] - outside[0]["whole"]).abs().max() > 1e-2
+
+
+def test_a_pipeline_that_is_loaded_is_asked_and_left_as_it_is(tmp_path):
+    pipe, policy = budcache.load("tiny-flux"), budcache.Policy(mask="1010")
+    scheduler = pipe.scheduler
+    named = budcache.export(policy, "sigmas", tmp_path / "named.json", pipeline="tiny-flux")
+    asked = budcache.export(policy, "sigmas", tmp_path / "asked.json", pipeline=pipe)
+    assert asked.path.read_text() == named.path.read_text()
+    folder = budcache.export(policy, "diffusers", tmp_path / "folder", pipeline=pipe).path
+    config = json.loads((folder / "scheduler_config.json").read_text())
+    assert config["inner"]["_class_name"] == type(scheduler).__name__
+    assert pipe.scheduler is scheduler
+    with pytest.raises(BudcacheError, match="pipeline is 7"):
+        budcache.export(policy, "sigmas", tmp_path / "x", pipeline=7)
+
+
+@pytest.mark.parametrize("options", [{}, {"pipeline": "tiny-flux", "to": "sigmas"}])
+def test_a_lora_belongs_to_a_whole_pipeline(options, tmp_path):
+    with pytest.raises(PolicyError, match="belong to a whole pipeline"):
+        budcache.export(policies()["plain"], out=tmp_path / "x", lora="turbo", **{"to": "diffusers", **options})
 
 
 def test_what_is_printed_draws_what_the_embedded_model_draws(outside):

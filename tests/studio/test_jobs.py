@@ -49,19 +49,40 @@ def test_a_stopped_search_goes_on_from_its_ledger(make, until):
     until(lambda: job.told.tried)
     studio.runner.stop(job)
     until(lambda: job.state == "stopped")
-    known = len(read_history(studio.project.ledger(job.id)))
-    assert known >= 1
+    known = {step.mask for step in read_history(studio.project.ledger(job.id))}
+    assert known
     studio.close()
     again = make()
     job = again.runner.job("search-1")
     assert "resume it to go on" in panel(again, job)
-    assert sum(job.told.tried.values()) == known  # what the ledger knows is shown before it goes on
+    assert set().union(*job.told.tried.values()) == known  # what the ledger knows is shown before it goes on
     again.runner.resume(job)
     until(lambda: job.is_over)
     assert job.state == "done"
     assert again.project.ladder("search-1").budgets == (2, 3, 4)
     history = read_history(again.project.ledger(job.id))
     assert len({(step.mask, step.phase) for step in history}) == len(history)  # nothing was scored twice
+    tried = len({step.mask for step in history})
+    assert f"{tried} masks tried" in panel(again, job)  # and nothing is counted twice
+
+
+def test_a_search_at_other_settings_is_that_of_python(make, until):
+    from budcache import load, search
+
+    studio = make(call={"height": 32, "width": 32})
+    fields = {"text": "red apple\nblue car", "budgets": "2", "refine": "none"}
+    options, refused = asked(studio, **fields, height=None, width=48, frames=None, guidance=2)
+    assert (refused, options["call"]) == ({}, {"width": 48, "guidance_scale": 2.0})
+    assert searching.title(options) == "2 of 6 calls, 2 prompts, width 48, guidance 2"
+    job = studio.runner.submit("search", searching.title(options), options)
+    until(lambda: job.is_over)
+    assert (job.state, job.error) == ("done", "")
+    call = {"height": 32, "width": 48, "guidance_scale": 2.0}
+    wanted = {"steps": 6, "budgets": [2], "prompts": ["red apple", "blue car"], "batch": 8, "refine": "none"}
+    expected = search(load("tiny-flux"), **wanted, call=call, progress=False)
+    found = studio.project.ladder(job.id)
+    assert [rung.moving_parts for rung in found] == [rung.moving_parts for rung in expected]
+    assert (found[2].origin.height, found[2].origin.width, found[2].origin.guidance) == (32, 48, 2.0)
 
 
 def test_minutes_end_a_search_early_and_the_note_says_so(make, until):
@@ -95,6 +116,8 @@ def test_a_pause_is_no_time_spent():
         ({"budgets": "4-12"}, "budgets", "does not fit 6 steps"),
         ({"steps": None}, "steps", "whole number"),
         ({"minutes": -3}, "minutes", "-3 minutes cannot be spent"),
+        ({"count": -1}, "prompts", "how many prompts is -1. Give 0 or more"),
+        ({"height": -8, "width": None, "frames": None, "guidance": None}, "settings", "the height is -8"),
     ],
 )
 def test_a_refused_field_says_why(fields, field, sentence, make):
@@ -116,7 +139,7 @@ def test_a_bad_prompt_file_is_refused_by_its_name_and_not_by_where_it_lies(make,
 def test_a_comparison_grows_into_a_report(make, until):
     studio = make()
     values = [TEXT, PROMPTS, None, 0, 6, "3", ["fewer-steps", "uniform"], [], False]
-    options, refused = comparing.read(studio, *values)
+    options, refused = comparing.read(studio, *values, 32, 32, None, 2)
     assert refused == {}
     assert (options["calibration"], len(options["prompts"])) == ([], 4)
     assert comparing.cost(studio, options).startswith("4 prompts, about ")
@@ -131,6 +154,21 @@ def test_a_comparison_grows_into_a_report(make, until):
     assert "uniform mask" in page.read_text()
     assert set(job.told.entries) == {("full", 6), ("fewer-steps", 3), ("uniform", 3)}
     assert "Finished: " in panel(studio, job)
+    told = json.loads((page.parent / "comparison.json").read_text())
+    assert '"height": 32' in json.dumps(told)
+
+
+def test_who_waits_is_told_for_what(make, until):
+    studio = make()
+    first, second = (studio.runner.submit("search", "one", asked(studio)[0]) for _ in range(2))
+    until(lambda: first.state == "running")
+    studio.runner.pause(first)
+    assert "Waits for search-1: there is one model" in panel(studio, second)
+    assert state_of(studio).startswith("search-1 paused")
+    assert state_of(studio).endswith("; 1 job waiting")
+    for job in (second, first):
+        studio.runner.stop(job)
+    until(lambda: first.state == second.state == "stopped")
 
 
 def test_methods_that_learn_have_prompts_of_their_own(make):

@@ -144,6 +144,64 @@ def test_what_cannot_be_meant_is_refused_at_its_field(text, seed, field, sentenc
     assert sentence in refused[field]
 
 
+def test_other_settings_have_other_pictures_and_are_those_of_the_pipeline(make, until):
+    from budcache import load
+
+    studio = make(call={"height": 32, "width": 32})
+    until(lambda: studio.runner.is_loaded)
+    look, refused = looking.read(studio, "red apple", 5, UNIFORM, 2, None, 48, None, 1.5)
+    assert (refused, look.call) == ({}, {"width": 48, "guidance_scale": 1.5})
+    looking.ask(studio, look)
+    until(lambda: studio.runner.is_idle)
+    now = looking.view(studio, look)
+    assert now.settings == "width 48, guidance 1.5"
+    assert looking.view(studio, replace(look, call={})).stage.full is None  # that is another picture
+    import torch
+
+    call = {"height": 32, "width": 48, "guidance_scale": 1.5, "num_inference_steps": 6}
+    picture = load("tiny-flux")("red apple", **call, generator=torch.Generator("cpu").manual_seed(5)).images[0]
+    kept = Image.open(studio.album.path(now.stage.full.key, "picture.webp")).convert("RGB")
+    assert np.array_equal(np.asarray(kept), np.asarray(picture))
+    assert (now.stage.drawn.width, now.stage.drawn.height) == (48, 32)
+    assert Look.last(studio) == now.look  # also of a page that is opened anew
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ((0, None, None, None), "the height is 0. Give 1 or more"),
+        ((None, 100_000, None, None), "the width is 100000. Give 8192 or less"),
+        ((None, 63, None, None), "the width is 63, but tiny-flux draws multiples of 16. Try 64"),
+        ((1.5, None, None, None), "the height is 1.5. Give a whole number"),
+        ((None, None, 9, None), "tiny-flux takes no num_frames. Leave the frames empty"),
+        ((None, None, None, float("nan")), "the guidance is nan. Give a number"),
+        ((None, None, None, "much"), "the guidance is 'much'. Give a number"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings, sentence, make, until):
+    studio = make()
+    until(lambda: studio.runner.is_loaded)
+    look, refused = looking.read(studio, "red apple", 0, UNIFORM, 2, *settings)
+    assert look is None
+    assert sentence in refused["settings"]
+
+
+def test_a_policy_far_from_where_it_was_fitted_says_so_below_the_picture(make, until):
+    from budcache.policy import Origin
+    from budcache.studio.rendering import render
+
+    fitted = Policy(mask="101010", weights=((1.0,), (1.5, -0.5), (1.5, -0.5)), origin=Origin(guidance=3.5))
+    studio = make(policy=("fitted", Ladder.of([fitted])))
+    until(lambda: studio.runner.is_loaded)
+    for guidance, said in ((3.5, False), (9.0, True)):
+        look, _ = looking.read(studio, "red apple", 0, "fitted", 3, None, None, None, guidance)
+        looking.ask(studio, look)
+        until(lambda: studio.runner.is_idle)
+        now = looking.view(studio, look)
+        html = render("stage.html.jinja", view=now, cell=now.stage, amplified=5)
+        assert ("The policy was fitted at guidance 3.5, this run has 9" in html) is said
+
+
 def test_a_ladder_without_the_budget_gives_the_nearest(make):
     studio = make(start=False)
     studio.project.keep("mine", FOUND)

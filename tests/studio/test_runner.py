@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from budcache.errors import BudcacheWarning, FileError, SearchError
+from budcache.errors import BudcacheWarning, FileError, PipelineError, SearchError
 from budcache.events import Phase, Planned, Progress
 from budcache.studio.job import Job, read_jobs
 from budcache.studio.runner import Runner
@@ -226,3 +226,39 @@ def test_names_of_files_that_cannot_be_read_are_taken(work, tmp_path):
     (tmp_path / ".search-2.tmp.json").write_text("{}")
     assert read_jobs(tmp_path) == []
     assert work[0]().submit("search", "one", {"events": 0}).id == "search-2"
+
+
+def test_the_model_is_lent_between_drawings_but_not_while_a_job_has_it(work, until):
+    start, steps, drawn = work
+    runner = start()
+    until(lambda: runner.is_loaded)
+    with runner.lent() as pipe:
+        assert pipe == "pipe"
+        runner.ask(["waits"])
+        assert not threading.Event().wait(0.2)
+        assert drawn == []
+    until(lambda: drawn == ["waits"])
+    job = runner.submit("search", "one", {"events": 1})
+    until(lambda: job.state == "running")
+    with pytest.raises(PipelineError, match="search-1 has the model"), runner.lent():
+        pass
+    steps.go.release()
+    until(lambda: job.is_over)
+    with runner.lent() as pipe:
+        assert pipe == "pipe"
+
+
+def test_a_model_that_is_not_there_is_not_lent(work, until):
+    hold = threading.Event()
+
+    def load():
+        hold.wait()
+        raise SearchError("there is no such model. Name another.")
+
+    runner = work[0](load)
+    with pytest.raises(PipelineError, match="not loaded yet"), runner.lent():
+        pass
+    hold.set()
+    until(lambda: runner.is_loaded)
+    with pytest.raises(PipelineError, match="there is no such model"), runner.lent():
+        pass

@@ -66,6 +66,15 @@ def test_a_password_is_asked_for_on_this_machine_as_well(client):
     assert page.get("/", auth=("anybody", "secret")).status_code == 200
 
 
+def test_pages_of_others_cannot_start_anything(client):
+    """They could not read the answer, but a job would have begun."""
+    browser, _ = client()
+    for site, code in (("cross-site", 403), ("same-site", 403)):
+        assert browser.post("/gradio_api/queue/join", json={}, headers={"sec-fetch-site": site}).status_code == code
+    assert browser.post("/gradio_api/queue/join", json={}, headers={"sec-fetch-site": "same-origin"}).status_code != 403
+    assert browser.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link
+
+
 def test_reports_and_pictures_are_served_and_nothing_else(client):
     browser, studio = client()
     home = studio.project.comparison("compare-1")

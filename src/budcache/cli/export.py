@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from budcache.cli.common import Json, command, err, say
+from budcache.cli.common import Dtype, Json, LoraOption, LoraScale, command, err, say
 from budcache.errors import PolicyError
 from budcache.exports import TARGETS
 from budcache.exports.exporting import export as write
 from budcache.wording import quote
+
+if TYPE_CHECKING:
+    import torch
 
 _RUNTIMES = "; ".join(f"{name}: {', '.join(t.runtimes)}" for name, t in TARGETS.items() if t.runtimes)
 
@@ -31,6 +34,11 @@ def export(
     ] = False,
     pipeline: Annotated[
         str | None, typer.Option(help="A model: diffusers writes it whole; others take its noise levels.")
+    ] = None,
+    lora: LoraOption = None,
+    lora_scale: LoraScale = 1.0,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Of a whole pipeline: the numbers that it is to be loaded in.")
     ] = None,
     runtime: Annotated[str | None, typer.Option("--for", help=f"Which runtime of a target. {_RUNTIMES}.")] = None,
     force: Annotated[
@@ -58,6 +66,9 @@ def export(
         size=None if size is None else parse_size(size),
         approximate=approximate,
         pipeline=pipeline,
+        lora=lora,
+        lora_scale=lora_scale,
+        dtype=None if dtype is None else _numbers(dtype),
         runtime=runtime,
         force=force,
     )
@@ -68,6 +79,13 @@ def export(
         say(f"lost: {clause}", err)
     say(str(made.path))
     say(made.run)
+
+
+def _numbers(name: Dtype) -> torch.dtype:
+    import torch
+
+    found: torch.dtype = getattr(torch, name)
+    return found
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from budcache.cli.common import (
     command,
     loader,
     say,
+    tell,
 )
 from budcache.errors import PipelineError
 
@@ -85,8 +86,12 @@ def studio(
         call={name: value for name, value in wanted.items() if value is not None},
         steps=steps,
         policy=given,
+        lora=lora,
+        lora_scale=lora_scale,
         fps=fps,
     )
+    if given is not None and behind.policy != safe(given[0]):
+        tell(f"the project has another ladder {safe(given[0])}. {policy} is kept beside it, as {behind.policy}.")
 
     def ready(address: str) -> None:
         say(f"budcache studio on {address}  (Ctrl-C ends it; {behind.project.path} keeps everything)")

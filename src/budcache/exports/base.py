@@ -6,16 +6,19 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from budcache import __version__
 from budcache.errors import PolicyError
 from budcache.plan import Plan
 from budcache.policy import Origin, Policy, Quality, Reuse
 from budcache.wording import quote
+
+if TYPE_CHECKING:
+    from budcache.models.loras import Lora
 
 __all__ = ["Made", "Target", "Task", "decimals", "filled", "module"]
 
@@ -36,6 +39,8 @@ class Task:
         runtime: which of the runtimes that a target serves, where it serves several.
         model: the folders of the pipeline that is to be written along, with a target that can; the last has its index.
         call: arguments that the pipeline has to be called with, beside a prompt, each with a comma before it.
+        loaded: arguments that it has to be loaded with, likewise.
+        lora: the LoRA that is to be written along with it.
         name: of what is written, without ending.
     """
 
@@ -46,6 +51,8 @@ class Task:
     model: tuple[Path, ...] = ()
     call: str = ""
     name: str = "policy"
+    loaded: str = ""
+    lora: Lora | None = None
 
     @cached_property
     def plan(self) -> Plan:
@@ -108,11 +115,13 @@ class Made:
         run: the line that says how to run it; `{out}` in it stands for where it was written, and
             `{folder}` for the folder which that is in.
         copied: folders whose files are written along, before the others.
+        beside: files that are copied, by their path within the export's folder.
     """
 
     files: Mapping[str, str]
     run: str
     copied: tuple[Path, ...] = ()
+    beside: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from budcache.policy import Reuse
 __all__ = ["Diffusers"]
 
 MODULE, CLASS = "policy_scheduler", "PolicyScheduler"
+LORA = "lora"  # the folder of a LoRA within a whole pipeline's
 
 
 class Diffusers(Target):
@@ -36,8 +37,9 @@ class Diffusers(Target):
         """The folder."""
         steps = task.policy.steps
         if task.policy.reuse == "residual":
-            run = f"import magcache; magcache.apply(pipe); pipe(prompt, num_inference_steps={steps})"
-            return Made({"magcache.py": snippet(task)}, f"With {{out}} on PYTHONPATH: {run}. {MADE_UP}", task.model)
+            run = f"import magcache; {loading(task) if task.model else ''}magcache.apply(pipe); "
+            run = f"With {{out}} on PYTHONPATH: {run}pipe(prompt, num_inference_steps={steps}{task.call}). {MADE_UP}"
+            return Made({"magcache.py": snippet(task)}, run, task.model, along(task))
         files = {
             f"{MODULE}.py": filled("diffusers.py.txt", header=task.header),
             "scheduler_config.json": json.dumps(self._config(task), indent=1) + "\n",
@@ -51,13 +53,28 @@ class Diffusers(Target):
         index = json.loads((task.model[-1] / "model_index.json").read_text(encoding="utf-8"))
         files = {f"scheduler/{name}": text for name, text in files.items()}
         files["model_index.json"] = json.dumps({**index, "scheduler": [MODULE, CLASS]}, indent=2) + "\n"
-        load = 'DiffusionPipeline.from_pretrained("{out}", trust_remote_code=True)'
-        run = f"{load}(prompt, num_inference_steps={steps}{task.call})"
-        return Made(files, run, task.model)
+        run = f"{loading(task, ', trust_remote_code=True')}pipe(prompt, num_inference_steps={steps}{task.call})"
+        return Made(files, run, task.model, along(task))
 
     def _config(self, task: Task) -> dict[str, Any]:
         policy = task.whole.model_dump(mode="json", exclude_none=True)
         return {"_class_name": CLASS, "inner": _inner(task), "policy": policy}
+
+
+def loading(task: Task, trusted: str = "") -> str:
+    """The statements that load the whole pipeline that was written, with its LoRA."""
+    load = f'pipe = DiffusionPipeline.from_pretrained("{{out}}"{trusted}{task.loaded}); '
+    lora = task.lora
+    if lora is None:
+        return load
+    load += f'pipe.load_lora_weights("{{out}}/{LORA}", weight_name="{lora.name}.safetensors", '
+    load += f'adapter_name="{lora.name}"); '
+    return load if lora.scale == 1 else f'{load}pipe.set_adapters(["{lora.name}"], [{lora.scale:g}]); '
+
+
+def along(task: Task) -> dict[str, Path]:
+    """The LoRA's file, as `loading` looks for it."""
+    return {} if task.lora is None else {f"{LORA}/{task.lora.name}.safetensors": task.lora.path()}
 
 
 def _inner(task: Task) -> dict[str, Any]:

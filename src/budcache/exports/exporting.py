@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from budcache.chosen import PolicyLike, choose
 from budcache.errors import FileError, PolicyError
 from budcache.exports import TARGETS
 from budcache.exports.base import Made, Target, Task
 from budcache.exports.levels import Levels, levels_for
+from budcache.exports.whole import Whole, is_loaded
 from budcache.options import known_options_of_serving
 from budcache.policy import Origin, Policy
 from budcache.storage.files import write_text
 from budcache.wording import nearest, quote
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import DiffusionPipeline
 
 __all__ = ["Exported", "export"]
 
@@ -50,7 +54,10 @@ def export(
     budget: int | None = None,
     size: tuple[int, int] | None = None,
     approximate: bool = False,
-    pipeline: str | os.PathLike[str] | None = None,
+    pipeline: str | os.PathLike[str] | DiffusionPipeline | None = None,
+    lora: str | os.PathLike[str] | None = None,
+    lora_scale: float = 1.0,
+    dtype: torch.dtype | None = None,
     runtime: str | None = None,
     force: bool = False,
 ) -> Exported:
@@ -64,10 +71,14 @@ def export(
         size: height and width, where noise levels depend on them; None is the size that the policy was made at.
         approximate: go on even if the runtime cannot carry all of the policy.
         pipeline: a model by name, folder or hub id: to write a whole pipeline of it, or to take noise levels from it.
+            One that is loaded already is asked for its levels and its scheduler.
+        lora: with a whole pipeline, a LoRA that is written along, named as in `budcache.load`.
+        lora_scale: how strongly it works.
+        dtype: with a whole pipeline, the numbers that it is to be loaded in; said in the line that runs it.
         runtime: which of several runtimes a target serves, such as "sglang" of "cache-dit".
         force: replace a file, or write into a folder that has files already.
     """
-    target, chosen, path = _target(to), choose(policy, budget), Path(out)
+    target, chosen, path = _target(to), _described(choose(policy, budget), pipeline), Path(out)
     if runtime is not None and runtime not in target.runtimes:
         has = f"it serves {', '.join(target.runtimes)}. Choose one of these, or leave" if target.runtimes else ""
         has = has or "it serves one runtime only. Leave"
@@ -77,8 +88,9 @@ def export(
         f"{target.name} cannot carry all of this policy: {'; '.join(lost)}. "
         "Agree with --approximate (approximate=True in Python), or choose another target."
     ] * (bool(lost) and not approximate)
+    whole = Whole.of(target, pipeline, lora, lora_scale, dtype)
     try:
-        task = _task(target, chosen, path, size, pipeline, runtime)
+        task = _task(target, chosen, path, size, pipeline, runtime, whole)
     except PolicyError as error:
         raise PolicyError(" Besides, ".join([*refusals, str(error)])) from None
     if refusals:
@@ -86,6 +98,15 @@ def export(
     made = target.make(task)
     _write(made, path, force)
     return Exported(path, made.run.replace("{out}", str(path)).replace("{folder}", str(path.parent)), tuple(lost))
+
+
+def _described(policy: Policy, pipeline: Any) -> Policy:
+    """The policy with an origin, where it has none and the pipeline that it is for is at hand."""
+    if not is_loaded(pipeline) or policy.origin is not None:
+        return policy
+    from budcache.pipeline import describe
+
+    return policy.model_copy(update={"origin": describe(pipeline)})
 
 
 def _target(name: str) -> Target:
@@ -99,10 +120,10 @@ def _task(
     policy: Policy,
     path: Path,
     size: tuple[int, int] | None,
-    pipeline: str | os.PathLike[str] | None,
+    pipeline: Any,
     runtime: str | None,
+    whole: Whole | None,
 ) -> Task:
-    model = None if pipeline is None else os.fspath(pipeline)
     origin = policy.origin or Origin()
     if origin.switch is not None and ("output" not in target.reuses or policy.reuse == "residual"):
         raise PolicyError(
@@ -112,42 +133,27 @@ def _task(
     levels = Levels(policy.sigmas, origin.levels) if policy.sigmas is not None else Levels(())
     if target.needs_levels:
         _check_flow(target, "this policy is for", origin.scheduler, origin.scheduler_settings)
-        levels = levels_for(policy, size, None if model is None else _opened(target, policy, model))
+        levels = levels_for(policy, size, None if pipeline is None else _opened(target, policy, pipeline))
     elif size is not None:
         raise PolicyError(f"what is exported to {target.name} holds for every size. Leave the size out.")
-    folders: tuple[Path, ...] = ()
-    call = ""
-    if model is not None and target.takes_model:
-        from budcache import models
-
-        folders = models.folders(model)
-        call = "".join(f", {name}={value!r}" for name, value in models.defaults(model).items())
-        _check_denoiser(origin, model, folders[-1])
+    files = whole and whole.files(origin)
     name = _module_name(path) if target.writes_module(runtime) else "policy"
     if size is not None:  # what is written names the size that it is for
         update = {"height": size[0], "width": size[1]}
         policy = policy.model_copy(update={"origin": origin.model_copy(update=update)})
-    return Task(policy, levels.own, levels.full, runtime, folders, call, name)
+    return Task(policy, levels.own, levels.full, runtime, name=name, **(files or {}))
 
 
-def _check_denoiser(origin: Origin, model: str, folder: Path) -> None:
-    """Refuse to write a policy into a pipeline of another kind."""
-    index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
-    classes = {part[-1] for part in index.values() if isinstance(part, list) and part}
-    if origin.denoiser is not None and not set(origin.denoiser.split(", ")) & classes:
-        raise PolicyError(
-            f"this policy was made on {origin.denoiser}, which {model} does not have. Name the model that it is for."
-        )
-
-
-def _opened(target: Target, policy: Policy, model: str) -> Any:
+def _opened(target: Target, policy: Policy, pipeline: Any) -> Any:
     """The pipeline that is asked for levels, if they mean there what they mean elsewhere."""
     from budcache import models
     from budcache.pipeline.arguments import arguments
     from budcache.pipeline.suited import check_model, check_scheduler_of
 
-    pipe: Any = models.load(model)
-    _check_flow(target, f"{model} has", type(pipe.scheduler).__name__, pipe.scheduler.config)
+    loaded = is_loaded(pipeline)
+    pipe: Any = pipeline if loaded else models.load(pipeline)
+    whose = f"{type(pipe).__name__ if loaded else os.fspath(pipeline)} has"
+    _check_flow(target, whose, type(pipe.scheduler).__name__, pipe.scheduler.config)
     check_scheduler_of(policy, pipe.scheduler)
     check_model(policy, pipe)
     needed = target.needs_argument
@@ -190,6 +196,9 @@ def _write(made: Made, path: Path, force: bool) -> None:
             shutil.copytree(folder, path, dirs_exist_ok=True)
         for name, text in made.files.items():
             write_text(path / name, text)
+        for name, source in made.beside.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, path / name)
     except FileError:
         raise
     except OSError as error:

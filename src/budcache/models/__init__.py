@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     import torch
     from diffusers import DiffusionPipeline
 
-__all__ = ["EMBEDDED", "SPLITS", "check", "defaults", "folder", "folders", "load", "pipeline_class", "prompts"]
+__all__ = [
+    "EMBEDDED",
+    "SPLITS",
+    "check",
+    "defaults",
+    "dtype_argument",
+    "folder",
+    "folders",
+    "load",
+    "pipeline_class",
+    "prompts",
+]
 
 
 class Embedded(NamedTuple):
@@ -160,7 +171,7 @@ def _folder(name: str) -> Path:
 def _embedded(name: str, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionPipeline:
     import torch
 
-    kwargs = {"local_files_only": True} | _dtype_argument(dtype or torch.float32) | kwargs
+    kwargs = {"local_files_only": True} | dtype_argument(dtype or torch.float32) | kwargs
     with _without_bars():  # it takes less than a second
         return _home(name).load(_folder(name), **kwargs)
 
@@ -188,7 +199,7 @@ def _without_bars() -> Iterator[None]:
 
 def _read(folder: Path, dtype: torch.dtype | None, **kwargs: Any) -> DiffusionPipeline:
     try:
-        kwargs = {"local_files_only": True} | _dtype_argument(dtype) | kwargs
+        kwargs = {"local_files_only": True} | dtype_argument(dtype) | kwargs
         return _reader(folder).from_pretrained(folder, **kwargs)
     except BudcacheError:
         raise
@@ -214,7 +225,7 @@ def _download(hub_id: str, dtype: torch.dtype | None, **kwargs: Any) -> Diffusio
     from diffusers import DiffusionPipeline
 
     try:
-        return DiffusionPipeline.from_pretrained(hub_id, **_dtype_argument(dtype), **kwargs)
+        return DiffusionPipeline.from_pretrained(hub_id, **dtype_argument(dtype), **kwargs)
     except BudcacheError:
         raise
     except (OSError, ValueError) as error:
@@ -228,7 +239,7 @@ def _unavailable(hub_id: str, error: BaseException) -> PipelineError:
     )
 
 
-def _dtype_argument(dtype: torch.dtype | None) -> dict[str, Any]:
+def dtype_argument(dtype: torch.dtype | None) -> dict[str, Any]:
     """The argument of `from_pretrained`, which diffusers renamed in 0.40."""
     import diffusers
 

@@ -93,6 +93,22 @@ class Lora:
         if self.scale != 1:
             pipe.set_adapters([self.name], [self.scale])
 
+    def path(self) -> Path:
+        """Its file on this machine; one on the hub is downloaded."""
+        if Path(self.source).is_file():
+            return Path(self.source)
+        from huggingface_hub import hf_hub_download, snapshot_download
+
+        try:
+            if self.file is not None:
+                return Path(hf_hub_download(self.source, self.file))
+            return _file_in(Path(snapshot_download(self.source, allow_patterns="*.safetensors")))
+        except (OSError, ValueError) as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+            raise PipelineError(
+                f"the LoRA {self} could not be downloaded ({said}): check the spelling, the network and your access."
+            ) from error
+
     def __str__(self) -> str:
         return f"{self.source}/{self.file}" if self.file else self.source
 

@@ -10,12 +10,12 @@ from budcache.studio import comparing
 from budcache.studio.jobs_view import JobView, PromptFields
 from budcache.studio.rendering import Seen, alert, render
 from budcache.studio.studio import Studio
-from budcache.studio.widgets import QUICK, slot
+from budcache.studio.widgets import QUICK, SettingsFields, slot
 
 __all__ = ["CompareTab"]
 
-FIELDS = ("methods", "prompts", "steps", "budgets")
-LEFT = ("source", "text", "file", "count", "steps", "budgets", "methods", "ladders", "timed")
+FIELDS = ("methods", "prompts", "steps", "budgets", "settings")
+LEFT = ("source", "text", "file", "count", "steps", "budgets", "methods", "ladders", "timed")  # and settings, as `call`
 FIRST = ["fewer-steps", "uniform", "budcache"]  # methods that need little
 
 
@@ -38,8 +38,9 @@ class CompareTab:
                 self.prompts = PromptFields(studio, "compare", 8)
                 self.timed = gr.Checkbox(label="Measure speed, too", info="Pairs of runs; takes longer.", value=False)
                 with gr.Accordion("More", open=False):
-                    self.steps = gr.Number(label="Steps of the full run", value=studio.steps, precision=0, minimum=1)
+                    self.steps = gr.Number(label="Steps of the full run", value=studio.steps, elem_id="compare-steps")
                     self.steps_refused = slot()
+                    self.settings = SettingsFields("compare")
                 self.cost = slot(elem_id="compare-cost")
                 self.start = gr.Button("Compare", variant="primary")
         self.view = JobView(studio, "compare", "Comparisons")
@@ -49,12 +50,14 @@ class CompareTab:
     @property
     def fields(self) -> list[Any]:
         """What is asked for."""
-        return [*self.prompts.inputs, self.steps, self.budgets, self.methods, self.ladders, self.timed]
+        others = [self.methods, self.ladders, self.timed, *self.settings.inputs]
+        return [*self.prompts.inputs, self.steps, self.budgets, *others]
 
     @property
     def refused(self) -> list[Any]:
         """Where refusals stand, in the order of FIELDS."""
-        return [self.methods_refused, self.prompts.refused, self.steps_refused, self.budgets_refused]
+        others = [self.steps_refused, self.budgets_refused, self.settings.refused]
+        return [self.methods_refused, self.prompts.refused, *others]
 
     @property
     def inputs(self) -> list[Any]:
@@ -99,6 +102,7 @@ class CompareTab:
             [name for name in last.get("methods", FIRST) if name in known],
             last.get("timed", False),
             last.get("steps", self.studio.steps),
+            *self.settings.left(self.studio, last.get("call", {})),
         ]
         ladders = list(self.studio.project.ladders)
         chosen = [name for name in last.get("ladders", ladders[:1]) if name in ladders]
@@ -108,11 +112,14 @@ class CompareTab:
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
-        return [*self.prompts.inputs, self.budgets, self.methods, self.timed, self.steps, *self.outputs]
+        fields = [self.budgets, self.methods, self.timed, self.steps, *self.settings.inputs]
+        return [*self.prompts.inputs, *fields, *self.outputs]
 
     def judged(self, *values: Any) -> list[Any]:
-        """What the fields say would cost, or why they are refused."""
+        """What the fields say would cost; and refusals, but none for prompts that are still to be written."""
         options, refused = comparing.read(self.studio, *values)
+        if refused and self.prompts.are_missing(*values):
+            return [*self._alerts({**refused, "prompts": ""}), ""]
         cost = "" if refused else comparing.cost(self.studio, options)
         return [*self._alerts(refused), render("cost.html.jinja", text=cost)]
 
@@ -121,7 +128,7 @@ class CompareTab:
         options, refused = comparing.read(self.studio, *values)
         if refused:
             return [*self._alerts(refused), "", *[gr.skip()] * len(self.outputs)]
-        self.studio.project.remember("compare", dict(zip(LEFT, values, strict=True)))
+        self.studio.project.remember("compare", {**dict(zip(LEFT, values, strict=False)), "call": options["call"]})
         job = self.studio.runner.submit("compare", comparing.title(options), options)
         cost = render("cost.html.jinja", text=comparing.cost(self.studio, options))
         return [*self._alerts({}), cost, *self.refresh(job.id, {})]

@@ -11,6 +11,7 @@ from budcache.events import Watch
 from budcache.jobs.compare import compare, expected
 from budcache.mask import MAX_STEPS
 from budcache.studio.fields import OWN, Refusals, budgets_of, prompts_of, whole
+from budcache.studio.settings import call_of, text_of
 from budcache.wording import several
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def read(
     methods: list[str],
     ladders: list[str],
     timed: bool,
+    *settings: Any,
 ) -> tuple[dict[str, Any], Refusals]:
     """The options of a comparison, and why fields are refused if any are."""
     refused = Refusals()
@@ -57,6 +59,7 @@ def read(
         "methods": list(methods),
         "ladders": list(ladders),
         "timed": bool(timed),
+        "call": call_of(studio, refused, *settings) if settings else {},
     }
     return options, refused
 
@@ -96,7 +99,8 @@ def title(options: dict[str, Any]) -> str:
     """A comparison in a few words."""
     count = several(len(options["methods"]) + len(options["ladders"]), "method")
     prompts, budgets = several(len(options["prompts"]), "prompt"), ", ".join(map(str, options["budgets"]))
-    return f"{count} at {budgets} of {options['steps']} calls, {prompts}"
+    what = f"{count} at {budgets} of {options['steps']} calls"
+    return ", ".join(filter(None, [what, prompts, text_of(options["call"])]))
 
 
 def _policies(studio: Studio, options: dict[str, Any]) -> dict[str, Ladder]:
@@ -118,7 +122,7 @@ def body(studio: Studio) -> Body:
             folder=studio.project.comparison(job.id),
             methods=options["methods"],
             policies=_policies(studio, options),
-            call=studio.call,
+            call={**studio.call, **options.get("call", {})},
             batch=studio.batch,
             timed=None if options["timed"] else (),
             fps=studio.fps,

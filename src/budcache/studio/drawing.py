@@ -7,10 +7,10 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -23,6 +23,7 @@ from budcache.report.gallery import TINY, difference
 from budcache.samples.samples import fresh, seeded
 from budcache.storage import media
 from budcache.storage.files import read_json, replacing, write_json
+from budcache.studio.saying import noted
 
 __all__ = ["Album", "Drawing", "Drawn"]
 
@@ -33,21 +34,23 @@ PICTURE, DIFFERENCE, FACTS, SAMPLE = "picture.webp", "difference.webp", "facts.j
 
 @dataclass(frozen=True)
 class Drawing:
-    """What can be drawn: a prompt, from a seed, in full or under a policy."""
+    """What can be drawn: a prompt, from a seed, in full or under a policy; `call` are settings of its own."""
 
     prompt: str
     seed: int
     steps: int
     policy: Policy | None = None
+    call: tuple[tuple[str, Any], ...] = ()
 
     @property
     def full(self) -> Drawing:
         """The same in full."""
-        return Drawing(self.prompt, self.seed, self.steps)
+        return replace(self, policy=None)
 
     def key(self, model: str) -> str:
         """A name for it, the same for the same picture of the same model."""
-        return digest(model, self.prompt, self.seed, self.steps, "" if self.policy is None else moves(self.policy))
+        under = "" if self.policy is None else moves(self.policy)
+        return digest(model, self.prompt, self.seed, self.steps, under, *self.call)
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,21 @@ class Drawn:
     pace: int = 0  # milliseconds for each frame
     psnr: float | None = None  # dB to the full run
     video: str = ""  # the name of the file
+    note: str = ""  # what budcache warned of: a guidance that a policy was not fitted at
 
     @property
     def tiny(self) -> bool:
         """Whether it is so small that its pixels should be seen as squares."""
         return max(self.width, self.height) <= TINY
+
+
+class Ran(NamedTuple):
+    """A sample as numbers, its calls, the seconds that it took, and what was warned of."""
+
+    sample: Any
+    calls: int
+    seconds: float
+    note: str
 
 
 @lru_cache(512)
@@ -128,10 +141,10 @@ class Album:
         if kept is not None:
             return kept
         if drawing.policy is None:
-            return self._keep(drawing, *self._run(pipe, drawing), None)
+            return self._keep(drawing, self._run(pipe, drawing), None)
         self.draw(pipe, drawing.full)
         reference = self._sample(pipe, drawing.full)
-        return self._keep(drawing, *self._run(pipe, drawing), reference)
+        return self._keep(drawing, self._run(pipe, drawing), reference)
 
     def path(self, key: str, name: str) -> Path | None:
         """A file of the album; None where there is none of that name."""
@@ -143,30 +156,30 @@ class Album:
         try:
             return np.asarray(media.numbers(path), np.float32)
         except FileError:  # somebody has removed it
-            return self._run(pipe, drawing)[0]
+            return self._run(pipe, drawing).sample
 
-    def _run(self, pipe: Any, drawing: Drawing) -> tuple[Any, int, float]:
-        """The sample as numbers, its calls, and the seconds that it took."""
+    def _run(self, pipe: Any, drawing: Drawing) -> Ran:
+        """Have the pipeline draw it."""
         from budcache.pipeline import applied
         from budcache.pipeline.arguments import arguments
 
-        call = {**self.call, "prompt": drawing.prompt, "output_type": "np"}
+        call = {**self.call, **dict(drawing.call), "prompt": drawing.prompt, "output_type": "np"}
         if "num_inference_steps" in arguments(pipe):
             call["num_inference_steps"] = drawing.steps
         if not self._warm:  # what is set up with the first picture should not count as anybody's time
             with suppress(Exception):
                 pipe(**fresh(seeded({**call, "num_inference_steps": 2}, drawing.seed)))
             self._warm = True
-        under = nullcontext(None) if drawing.policy is None else applied(pipe, drawing.policy)
-        with under as handle:
+        notes: list[str] = []
+        with noted(notes), nullcontext(None) if drawing.policy is None else applied(pipe, drawing.policy) as handle:
             begin = time.perf_counter()
             output = pipe(**fresh(seeded(call, drawing.seed)))
             seconds = time.perf_counter() - begin
             calls = drawing.steps if handle is None else handle.stats().last_run_calls
-        return np.asarray(media.samples(output)[0], np.float32), int(calls), seconds
+        return Ran(np.asarray(media.samples(output)[0], np.float32), int(calls), seconds, " ".join(notes))
 
-    def _keep(self, drawing: Drawing, sample: Any, calls: int, seconds: float, reference: Any) -> Drawn:
-        key = drawing.key(self.model)
+    def _keep(self, drawing: Drawing, ran: Ran, reference: Any) -> Drawn:
+        key, sample = drawing.key(self.model), ran.sample
         home = self.folder / key
         home.mkdir(parents=True, exist_ok=True)
         frames = shown(sample)
@@ -185,14 +198,15 @@ class Album:
         length = len(sample) if sample.ndim == 4 else 1
         found = Drawn(
             key,
-            calls,
-            round(seconds, 3),
+            ran.calls,
+            round(ran.seconds, 3),
             width,
             height,
             len(frames),
             round(1000 * length / self.fps / len(frames)) if length > 1 else 0,
             None if reference is None else round(psnr(sample, reference), 3),
             video,
+            ran.note,
         )
         write_json(home / FACTS, asdict(found))  # last, for it says that all the others are there
         return found

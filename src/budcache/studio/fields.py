@@ -88,8 +88,10 @@ def minutes_of(value: Any) -> float | None:
 
 def whole(value: Any, what: str, least: int = 0, most: int = 2**62) -> int:
     """A whole number from a field."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
+    if value in (None, ""):
+        raise SearchError(f"{what} is missing. Give a whole number.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value % 1:
         raise SearchError(f"{what} is {quote(value)}. Give a whole number.")
     if not least <= value <= most:
-        raise SearchError(f"{what} is {int(value)}. Give {least} or more.")
+        raise SearchError(f"{what} is {int(value)}. Give {f'{least} or more' if value < least else f'{most} or less'}.")
     return int(value)

@@ -10,12 +10,12 @@ from budcache.studio import searching
 from budcache.studio.jobs_view import JobView, PromptFields
 from budcache.studio.rendering import Seen, alert, render
 from budcache.studio.studio import Studio
-from budcache.studio.widgets import QUICK, slot
+from budcache.studio.widgets import QUICK, SettingsFields, slot
 
 __all__ = ["FindTab"]
 
-FIELDS = ("prompts", "steps", "budgets", "minutes")
-LEFT = ("source", "text", "file", "count", "steps", "budgets", "minutes", "refine")
+FIELDS = ("prompts", "steps", "budgets", "minutes", "settings")
+LEFT = ("source", "text", "file", "count", "steps", "budgets", "minutes", "refine")  # and settings, as `call`
 REFINE = [
     ("blend past outputs (fit)", "fit"),
     ("blend and align them all together (full, several times the cost)", "full"),
@@ -36,15 +36,16 @@ class FindTab:
                 )
                 self.budgets_refused = slot()
                 self.minutes = gr.Number(
-                    label="Minutes to spend", info="0 is no limit.", value=0, minimum=0, elem_id="find-minutes"
+                    label="Minutes to spend", info="0 is no limit.", value=0, elem_id="find-minutes"
                 )
                 self.minutes_refused = slot()
                 with gr.Accordion("More", open=False):
-                    self.steps = gr.Number(label="Steps of the full run", value=studio.steps, precision=0, minimum=1)
+                    self.steps = gr.Number(label="Steps of the full run", value=studio.steps, elem_id="find-steps")
                     self.steps_refused = slot()
                     self.refine = gr.Dropdown(
                         label="What to make of the masks", choices=REFINE, value="fit", filterable=False
                     )
+                    self.settings = SettingsFields("find")
                 self.cost = slot(elem_id="find-cost")
                 self.start = gr.Button("Search", variant="primary")
             with gr.Column(scale=3, min_width=300):
@@ -54,12 +55,13 @@ class FindTab:
     @property
     def fields(self) -> list[Any]:
         """What is asked for."""
-        return [*self.prompts.inputs, self.steps, self.budgets, self.minutes, self.refine]
+        return [*self.prompts.inputs, self.steps, self.budgets, self.minutes, self.refine, *self.settings.inputs]
 
     @property
     def refused(self) -> list[Any]:
         """Where refusals stand, in the order of FIELDS."""
-        return [self.prompts.refused, self.steps_refused, self.budgets_refused, self.minutes_refused]
+        others = [self.steps_refused, self.budgets_refused, self.minutes_refused, self.settings.refused]
+        return [self.prompts.refused, *others]
 
     @property
     def inputs(self) -> list[Any]:
@@ -89,17 +91,21 @@ class FindTab:
             last.get("minutes", 0),
             last.get("steps", self.studio.steps),
             last.get("refine", "fit"),
+            *self.settings.left(self.studio, last.get("call", {})),
         ]
         return [*values, *self.view.refresh(self.view.newest, {})]
 
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
-        return [*self.prompts.inputs, self.budgets, self.minutes, self.steps, self.refine, *self.view.outputs]
+        fields = [self.budgets, self.minutes, self.steps, self.refine, *self.settings.inputs]
+        return [*self.prompts.inputs, *fields, *self.view.outputs]
 
     def judged(self, *values: Any) -> list[Any]:
-        """What the fields say would cost; and refusals, but none for what is still empty."""
+        """What the fields say would cost; and refusals, but none for prompts that are still to be written."""
         options, refused = searching.read(self.studio, *values)
+        if refused and self.prompts.are_missing(*values):
+            return [*self._alerts({**refused, "prompts": ""}), ""]
         cost = "" if refused else searching.cost(self.studio, options)
         return [*self._alerts(refused), render("cost.html.jinja", text=cost)]
 
@@ -108,7 +114,7 @@ class FindTab:
         options, refused = searching.read(self.studio, *values)
         if refused:
             return [*self._alerts(refused), "", *[gr.skip()] * len(self.view.outputs)]
-        self.studio.project.remember("find", dict(zip(LEFT, values, strict=True)))
+        self.studio.project.remember("find", {**dict(zip(LEFT, values, strict=False)), "call": options["call"]})
         job = self.studio.runner.submit("search", searching.title(options), options)
         cost = render("cost.html.jinja", text=searching.cost(self.studio, options))
         return [*self._alerts({}), cost, *self.view.refresh(job.id, Seen().shown)]

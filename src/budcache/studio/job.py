@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from budcache.errors import BudcacheError
 from budcache.events import EntryDone, Event, Planned, Progress, RungDone, RungFound, Scored
+from budcache.mask import Mask
 from budcache.policy import Policy
 from budcache.storage.files import read_json, write_json
 
@@ -29,7 +29,8 @@ class Told:
 
     planned: Planned | None = None
     progress: Progress | None = None
-    tried: Counter[int] = field(default_factory=Counter)  # masks, by budget
+    # By budget. Not just how many: a search that is resumed tells again what its ledger knows.
+    tried: dict[int, set[Mask]] = field(default_factory=dict)
     best: dict[int, Scored] = field(default_factory=dict)  # the mask of least loss, by budget
     rungs: dict[int, Policy] = field(default_factory=dict)
     entries: dict[tuple[str, int], EntryDone] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class Told:
 
     def _score(self, event: Scored) -> None:
         budget = event.mask.budget
-        self.tried[budget] += 1
+        self.tried.setdefault(budget, set()).add(event.mask)
         if budget not in self.best or event.loss < self.best[budget].loss:
             self.best[budget] = event
 

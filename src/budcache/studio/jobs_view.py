@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from budcache.studio.fields import OWN, TEXT, UPLOAD, prompt_sources
+from budcache.studio.fields import OWN, TEXT, UPLOAD, lines, prompt_sources
 from budcache.studio.job import Job, Kind
 from budcache.studio.panel import STATES, panel
 from budcache.studio.rendering import Seen
@@ -39,9 +39,7 @@ class PromptFields:
             type="filepath",
             elem_id=f"{tab}-file",
         )
-        self.count = gr.Number(
-            label="How many of them", info="0 takes all.", value=count, precision=0, minimum=0, elem_id=f"{tab}-count"
-        )
+        self.count = gr.Number(label="How many of them", info="0 takes all.", value=count, elem_id=f"{tab}-count")
         self.refused = slot()
         self.source.input(self._shown, self.source, [self.text, self.file], show_progress="hidden", queue=False)
 
@@ -56,6 +54,11 @@ class PromptFields:
         source = last["source"] if known else self.first
         text = gr.update(value=last.get("text") or "", visible=source == TEXT)
         return [source, text, gr.update(value=None, visible=False), last.get("count", self.usual)]
+
+    @staticmethod
+    def are_missing(source: str, text: str | None, file: str | None, *others: Any) -> bool:
+        """Whether somebody has yet to write or choose them."""
+        return (source == TEXT and not lines(text)) or (source == UPLOAD and not file)
 
     def _shown(self, source: str) -> list[Any]:
         return [gr.update(visible=source == TEXT), gr.update(visible=source == UPLOAD)]

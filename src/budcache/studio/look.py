@@ -11,9 +11,11 @@ from budcache.report.gallery import AMPLIFIED
 from budcache.studio.looking import Look, ask, read, view
 from budcache.studio.rendering import Seen, alert, render
 from budcache.studio.studio import UNIFORM, Studio
-from budcache.studio.widgets import QUICK, slot
+from budcache.studio.widgets import QUICK, SettingsFields, slot
 
 __all__ = ["LookTab"]
+
+FIELDS = ("prompts", "seed", "settings")
 
 
 class LookTab:
@@ -33,9 +35,11 @@ class LookTab:
                     elem_id="look-prompts",
                 )
                 self.prompts_refused = slot()
-                self.seed = gr.Number(label="Seed", value=0, precision=0, minimum=0)
+                self.seed = gr.Number(label="Seed", value=0, elem_id="look-seed")
                 self.seed_refused = slot()
                 self.ladder = gr.Dropdown(label="Ladder", choices=studio.ladders, value=last.ladder, filterable=False)
+                with gr.Accordion("More", open=bool(last.call), elem_id="look-more"):
+                    self.settings = SettingsFields("look")
                 self.draw = gr.Button("Draw", variant="primary")
                 self.rail = slot(js_on_load=RAIL, elem_id="rail")
                 self.marks = slot()
@@ -54,11 +58,16 @@ class LookTab:
         """What `refresh` returns."""
         return [self.rail, self.stage, self.marks, self.grid, self.ladder, self.look, self.seen]
 
+    @property
+    def refused(self) -> list[Any]:
+        """Where refusals stand, in the order of FIELDS."""
+        return [self.prompts_refused, self.seed_refused, self.settings.refused]
+
     def _listen(self) -> None:
-        refused = [self.prompts_refused, self.seed_refused]
-        fields = [self.prompts, self.seed, self.ladder, self.look, self.seen]
-        for event in (self.draw.click, self.ladder.input, self.seed.submit):
-            event(self.drawn, fields, [*refused, *self.outputs], **QUICK)
+        fields = [self.prompts, self.seed, self.ladder, *self.settings.inputs, self.look, self.seen]
+        submits = (each.submit for each in (self.prompts, self.seed, *self.settings.inputs))
+        for event in (self.draw.click, self.ladder.input, *submits):
+            event(self.drawn, fields, [*self.refused, *self.outputs], **QUICK)
         self.rail.input(self.moved, [self.look, self.seen], self.outputs, trigger_mode="always_last", **QUICK)
         self.grid.select(self.chosen, [self.look, self.seen], self.outputs, **QUICK)
 
@@ -67,18 +76,19 @@ class LookTab:
         last, seen = Look.last(self.studio), Seen()
         seen.new("newest", self.studio.ladders[0])
         ask(self.studio, last)
-        fields = ["\n".join(last.prompts), last.seed, "", ""]
-        return [*fields, *self._shown(last, seen, choices=True)]
+        fields = ["\n".join(last.prompts), last.seed, *self.settings.left(self.studio, last.call)]
+        return [*fields, *[""] * len(FIELDS), *self._shown(last, seen, choices=True)]
 
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
-        return [self.prompts, self.seed, self.prompts_refused, self.seed_refused, *self.outputs]
+        return [self.prompts, self.seed, *self.settings.inputs, *self.refused, *self.outputs]
 
-    def drawn(self, text: str, seed: Any, ladder: str, look: dict[str, Any], seen: dict[str, str]) -> list[Any]:
+    def drawn(self, text: str, seed: Any, ladder: str, *rest: Any) -> list[Any]:
         """Draw what the fields say."""
-        found, refused = read(self.studio, text, seed, ladder, look["budget"])
-        alerts = [alert(refused.get(name, "")) for name in ("prompts", "seed")]
+        *settings, look, seen = rest
+        found, refused = read(self.studio, text, seed, ladder, look["budget"], *settings)
+        alerts = [alert(refused.get(name, "")) for name in FIELDS]
         if found is None:
             return [*alerts, *[gr.skip()] * len(self.outputs)]
         ask(self.studio, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from budcache.errors import SearchError
@@ -11,6 +11,7 @@ from budcache.policy import Ladder
 from budcache.samples.prompts import TRIED
 from budcache.studio.drawing import Drawing, Drawn
 from budcache.studio.fields import Refusals, lines, whole
+from budcache.studio.settings import call_of, text_of
 from budcache.studio.studio import Studio
 
 __all__ = ["Cell", "Look", "View", "ask", "read", "view"]
@@ -20,13 +21,17 @@ MOST = 64  # prompts at once
 
 @dataclass(frozen=True)
 class Look:
-    """What somebody looks at: prompts, a seed, a ladder, one of its budgets, and which prompt is on the stage."""
+    """What somebody looks at: prompts, a seed, a ladder, one of its budgets, and which prompt is on the stage.
+
+    `call` are arguments of the pipeline beside those that the whole studio has: a size, a guidance.
+    """
 
     prompts: tuple[str, ...]
     seed: int
     ladder: str
     budget: int
     chosen: int | None = None  # a prompt's place; None is the worst one
+    call: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Look:
@@ -74,6 +79,7 @@ class View(NamedTuple):
     stage: Cell
     marks: list[Mark]
     waits: str  # for what, where something is still to be drawn
+    settings: str  # in a few words
 
 
 def first_prompts(studio: Studio) -> tuple[str, ...]:
@@ -93,15 +99,18 @@ def settled(studio: Studio, look: Look) -> Look:
     return replace(look, budget=near(studio.ladder(look.ladder), look.budget))
 
 
-def read(studio: Studio, text: str | None, seed: Any, ladder: str | None, budget: int) -> tuple[Look | None, Refusals]:
+def read(
+    studio: Studio, text: str | None, seed: Any, ladder: str | None, budget: int, *settings: Any
+) -> tuple[Look | None, Refusals]:
     """What the fields ask for, and why they are refused if they are."""
     refused = Refusals()
     prompts = refused.take("prompts", lambda: _prompts(text))
     number = refused.take("seed", lambda: whole(seed, "the seed", most=2**63 - 1))
-    if prompts is None or number is None:
+    call = call_of(studio, refused, *settings) if settings else {}
+    if prompts is None or number is None or refused:
         return None, refused
     name = ladder if ladder in studio.ladders else studio.ladders[0]
-    return settled(studio, Look(prompts, number, name, budget)), refused
+    return settled(studio, Look(prompts, number, name, budget, call=call)), refused
 
 
 def _prompts(text: str | None) -> tuple[str, ...]:
@@ -117,7 +126,8 @@ def drawings(studio: Studio, look: Look, budget: int | None) -> list[Drawing]:
     """One drawing a prompt, at a budget or in full."""
     ladder = studio.ladder(look.ladder)
     policy = None if budget is None else ladder[budget]
-    return [Drawing(prompt, look.seed, ladder.steps, policy) for prompt in look.prompts]
+    call = tuple(look.call.items())
+    return [Drawing(prompt, look.seed, ladder.steps, policy, call) for prompt in look.prompts]
 
 
 def ask(studio: Studio, look: Look) -> None:
@@ -158,7 +168,8 @@ def view(studio: Studio, look: Look) -> View:
         for budget in ladder.budgets
     ]
     missing = any(cell.drawn is None and not cell.failed for cell in cells)
-    return View(look, ladder.steps, cells, stage, marks, waiting(studio) if missing else "")
+    waits = waiting(studio) if missing else ""
+    return View(look, ladder.steps, cells, stage, marks, waits, text_of(look.call))
 
 
 def _badness(cell: Cell) -> tuple[bool, float, int]:

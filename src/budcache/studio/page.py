@@ -30,12 +30,19 @@ def page(studio: Studio) -> gr.Blocks:
                 with gr.Tab(name, id=name.lower().replace(" ", "-")):
                     tabs.append(kind(studio))
 
-        def status(shown: dict[str, str]) -> list[Any]:
-            before, html = Seen(shown), render("bar.html.jinja", model=studio.model, state=state_of(studio))
+        settings = [tab.settings for tab in tabs if hasattr(tab, "settings")]
+
+        def status(before: Seen) -> list[Any]:
+            html = render("bar.html.jinja", model=studio.model, state=state_of(studio))
             return [html if before.new("bar", html) else gr.skip(), before.shown]
 
+        def told(before: Seen) -> list[Any]:
+            updates = [update for each in settings for update in each.told(studio)]
+            return updates if before.new("loaded", str(studio.runner.is_loaded)) else [gr.skip()] * len(updates)
+
         def refreshed(shown: dict[str, str], *values: Any) -> list[Any]:
-            found, rest = status(shown), list(values)
+            before, rest = Seen(shown), list(values)
+            found = [*told(before), *status(before)]
             for tab in tabs:
                 count = len(tab.inputs)
                 found += tab.refresh(*rest[:count])
@@ -43,13 +50,16 @@ def page(studio: Studio) -> gr.Blocks:
             return found
 
         def loaded() -> list[Any]:
-            return [*status({}), *(value for tab in tabs for value in tab.loaded())]
+            before = Seen()
+            told(before)  # the tabs say it with what else they know of their fields
+            return [*status(before), *(value for tab in tabs for value in tab.loaded())]
 
         blocks.load(loaded, None, [bar, seen, *(each for tab in tabs for each in tab.on_load)], **QUICK)
         gr.Timer(EVERY).tick(
             refreshed,
             [seen, *(each for tab in tabs for each in tab.inputs)],
-            [bar, seen, *(each for tab in tabs for each in tab.outputs)],
+            [*(field for each in settings for field in each.inputs), bar, seen]
+            + [each for tab in tabs for each in tab.outputs],
             trigger_mode="once",
             **QUICK,
         )

@@ -60,7 +60,7 @@ def panel(studio: Studio, job: Job | None) -> str:
         chart=None if chart is None else svg.placed(chart),
         few=any(rung.quality is not None and rung.quality.used_to_fit for rung in list(told.rungs.values())),
         entries=list(told.entries.values()) if job.kind == "compare" else [],
-        tried=sum(told.tried.values()),
+        tried=sum(map(len, told.tried.values())),
     )
 
 
@@ -141,7 +141,7 @@ def masks(told: Told) -> list[Strip]:
             quality = None if rung.quality is None else rung.quality.short
             found.append(strip([rung.mask], f"{budget} calls", f"{quality} dB" if quality else "chosen"))
         elif best is not None:
-            found.append(strip([best.mask], f"{budget} calls", f"best of {told.tried[budget]}"))
+            found.append(strip([best.mask], f"{budget} calls", f"best of {len(told.tried[budget])}"))
     return found
 
 

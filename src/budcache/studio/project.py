@@ -82,8 +82,23 @@ class Project:
         return {path.stem: path for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)}
 
     def keep(self, name: str, ladder: Ladder) -> Path:
-        """Keep a ladder under a name that files can have."""
+        """Keep a ladder under a name that files can have, in the place of what has it."""
         return ladder.save(self.path / "ladders" / f"{safe(name)}.json")
+
+    def add(self, name: str, ladder: Ladder) -> str:
+        """Keep a ladder from elsewhere, and the name that it has here: with a number where another has its own."""
+        here, number = safe(name), 1
+        while self.ladder(here) != ladder and self._is_taken(here):
+            number += 1
+            here = f"{safe(name)}-{number}"
+        if self.ladder(here) == ladder:
+            self.ladders[here].touch()  # what was asked for last is the newest
+        else:
+            self.keep(here, ladder)
+        return here
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self.ladders or (self.jobs / f"{name}.json").exists()  # a search's ladder will have its name
 
     def ladder(self, name: str) -> Ladder | None:
         """A ladder by its name; None where there is none that can be used."""

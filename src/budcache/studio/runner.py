@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from budcache.errors import BudcacheError, BudcacheWarning
+from budcache.errors import BudcacheError, PipelineError
 from budcache.events import Event, Watch
 from budcache.studio.job import Job, Kind, new_id, read_jobs
+from budcache.studio.saying import noted, sentence
 
 __all__ = ["Body", "Clock", "Runner", "Stopped"]
 
@@ -46,6 +46,7 @@ class Runner(Generic[D]):
         bodies: what jobs of each kind do.
         draw: draws one thing and keeps it.
         folder: where jobs are written down; those that are there can be resumed.
+        taken: names that no new job may have: what it finds has its name.
 
     Attributes:
         jobs: all jobs of the project, oldest first.
@@ -55,12 +56,19 @@ class Runner(Generic[D]):
     """
 
     def __init__(
-        self, load: Callable[[], Any], bodies: Mapping[Kind, Body], draw: Callable[[Any, D], object], folder: Path
+        self,
+        load: Callable[[], Any],
+        bodies: Mapping[Kind, Body],
+        draw: Callable[[Any, D], object],
+        folder: Path,
+        taken: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self._load, self._bodies, self._draw, self._folder = load, bodies, draw, folder
+        self._load, self._bodies, self._draw, self._folder, self._taken = load, bodies, draw, folder, taken
         self.jobs: list[Job] = read_jobs(folder)
         self.refused, self.failed, self.count = "", dict[D, str](), 0
         self.is_loaded = False
+        self._pipe: Any = None
+        self._busy = self._lent = False  # with a drawing or a job; to somebody else
         self.drawing: D | None = None  # right now
         self._wanted: list[D] = []
         self._ahead: list[D] = []
@@ -99,8 +107,8 @@ class Runner(Generic[D]):
     def submit(self, kind: Kind, title: str, options: dict[str, Any]) -> Job:
         """A new job, which begins when those before it have ended."""
         with self._changed:
-            taken = [*(job.id for job in self.jobs), *(path.stem for path in self._folder.glob("*.json"))]
-            job = Job(new_id(kind, taken), kind, title, options)
+            files = (path.stem for path in self._folder.glob("*.json"))
+            job = Job(new_id(kind, [*(job.id for job in self.jobs), *files, *self._taken()]), kind, title, options)
             self.jobs.append(job)
             self._set(job, "waiting")
             return job
@@ -174,32 +182,58 @@ class Runner(Generic[D]):
         with self._changed:
             return not (self.drawing or self._wanted or self._ahead or self.current or self.waiting)
 
+    @contextmanager
+    def lent(self) -> Iterator[Any]:
+        """The model, for something short. Pictures that are drawn are waited for; jobs are not, they can take hours."""
+        with self._changed:
+            while True:
+                self._check_free()
+                if not (self._busy or self._lent):
+                    break
+                self._changed.wait()
+            self._lent = True
+        try:
+            yield self._pipe
+        finally:
+            with self._changed:
+                self._lent = False
+                self._told()
+
+    def _check_free(self) -> None:
+        job = self.current
+        if self.refused:
+            raise PipelineError(self.refused)
+        if not self.is_loaded or self._closed:
+            raise PipelineError("the model is not loaded yet. Try again in a moment.")
+        if job is not None:
+            raise PipelineError(f"{job.id} has the model. Wait until it ends, or stop it; then try again.")
+
     # The thread
 
     def _run(self) -> None:
-        pipe = self._loaded()
+        self._open()
         while True:
             with self._changed:
-                while not self._closed and not self._next():
+                self._busy = False
+                self._changed.notify_all()
+                while not self._closed and (self._lent or not self._next()):
                     self._changed.wait()
                 if self._closed:
                     return
-                task = self._next()
+                task, self._busy = self._next(), True
             if isinstance(task, Job):
-                self._work(pipe, task)
+                self._work(self._pipe, task)
             else:
-                self._draw_one(pipe, task)
+                self._draw_one(self._pipe, task)
 
-    def _loaded(self) -> Any:
-        pipe = None
+    def _open(self) -> None:
         try:
-            pipe = self._load()
+            self._pipe = self._load()
         except Exception as error:
             self.refused = sentence(error)
             logger.info("the model cannot be loaded", exc_info=True)
         self.is_loaded = True
         self._told()
-        return pipe
 
     def _next(self) -> Any:
         return next((each for group in (self._wanted, self.waiting, self._ahead) for each in group), None)
@@ -233,7 +267,7 @@ class Runner(Generic[D]):
         try:
             if self.refused:
                 raise BudcacheError(self.refused)
-            with _noted(job.notes):
+            with noted(job.notes):
                 self._bodies[job.kind](pipe, job, watch, clock)
             state = "done"
         except Stopped:
@@ -253,28 +287,3 @@ class Runner(Generic[D]):
             clock.paused += time.monotonic() - begin
             if self._closed or job.state == "stopping":
                 raise Stopped
-
-
-@contextmanager
-def _noted(notes: list[str]) -> Any:
-    """What budcache warns of meanwhile, for people to read."""
-    with warnings.catch_warnings():
-        shown = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *more: Any, **others: Any) -> None:
-            if issubclass(category, BudcacheWarning):
-                notes.append(str(message))
-            else:
-                shown(message, category, *more, **others)
-
-        warnings.showwarning = show
-        yield
-
-
-def sentence(error: BaseException, pipe: Any = None) -> str:
-    """An error as one sentence: ours as it is, those of the model with its name."""
-    if isinstance(error, BudcacheError):
-        return str(error)
-    lines = str(error).strip().splitlines()
-    what = lines[0].rstrip(".") if lines else type(error).__name__
-    return f"{'the model' if pipe is None else type(pipe).__name__} failed: {what}."

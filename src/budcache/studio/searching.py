@@ -11,6 +11,7 @@ from budcache.jobs.search import search
 from budcache.mask import MAX_STEPS
 from budcache.strategies import Limits
 from budcache.studio.fields import Refusals, budgets_of, minutes_of, prompts_of, whole
+from budcache.studio.settings import call_of, text_of
 from budcache.wording import several
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def read(
     budgets: str | None,
     minutes: Any,
     refine: str,
+    *settings: Any,
 ) -> tuple[dict[str, Any], Refusals]:
     """The options of a search, and why fields are refused if any are."""
     refused = Refusals()
@@ -52,6 +54,7 @@ def read(
         "budgets": refused.take("budgets", lambda: budgets_of(budgets, number or MAX_STEPS)),
         "minutes": refused.take("minutes", lambda: minutes_of(minutes)),
         "refine": refine,
+        "call": call_of(studio, refused, *settings) if settings else {},
     }
     if not refused:
         refused.take("prompts", lambda: planned(options))
@@ -75,7 +78,7 @@ def title(options: dict[str, Any]) -> str:
     budgets, prompts = options["budgets"], several(len(options["prompts"]), "prompt")
     row = budgets == list(range(budgets[0], budgets[-1] + 1)) and len(budgets) > 2
     which = f"{budgets[0]} to {budgets[-1]}" if row else ", ".join(map(str, budgets))
-    return f"{which} of {options['steps']} calls, {prompts}"
+    return ", ".join(filter(None, [f"{which} of {options['steps']} calls", prompts, text_of(options["call"])]))
 
 
 def body(studio: Studio) -> Body:
@@ -90,7 +93,7 @@ def body(studio: Studio) -> Body:
             steps=options["steps"],
             budgets=options["budgets"],
             prompts=options["prompts"],
-            call=studio.call,
+            call={**studio.call, **options.get("call", {})},
             batch=studio.batch,
             refine=options["refine"],
             limits=limits,

@@ -67,9 +67,9 @@ class Server:
 
     def run(self, ready: Callable[[str], None]) -> None:
         """Serve until somebody interrupts it; `ready` is told the address."""
-        self.start()
-        ready(self.address)
         try:
+            self.start()
+            ready(self.address)
             while self._thread is not None and self._thread.is_alive():
                 self._thread.join(0.5)
         finally:
@@ -163,6 +163,9 @@ class Guard:
         if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
             # Another site's name that was made to lead here: its pages could read everything.
             await PlainTextResponse("This studio is for this machine only.", 403)(scope, receive, send)
+        elif scope.get("method") == "POST" and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            # A page of somebody else's that is open in this browser: it could start jobs without being answered.
+            await PlainTextResponse("Only its own page can use this studio.", 403)(scope, receive, send)
         elif self.password is not None and not _knows(headers.get("authorization", ""), self.password):
             asks = {"WWW-Authenticate": 'Basic realm="budcache studio"'}
             await PlainTextResponse("The studio wants its password.", 401, asks)(scope, receive, send)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from budcache.jobs.watching import duration
 from budcache.mask import Mask
@@ -13,6 +13,10 @@ from budcache.studio.drawing import Album, Drawing
 from budcache.studio.job import Kind
 from budcache.studio.project import Project
 from budcache.studio.runner import Body, Runner
+from budcache.studio.settings import grain, usual
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["UNIFORM", "Studio"]
 
@@ -29,7 +33,12 @@ class Studio:
         project: the folder.
         call: arguments of the pipeline that everything has in common: sizes, guidance.
         steps: K of the full run; None is that of the newest ladder, or the pipeline's own.
-        policy: a ladder to begin with, and its name.
+        policy: a ladder to begin with, and its name. Nothing that is there is replaced: see `policy`.
+        lora: how the pipeline is loaded, as `budcache.load` is told; for exports of all of it.
+        lora_scale: likewise.
+
+    Attributes:
+        policy: the name that the given ladder has in the project, if one was given.
     """
 
     def __init__(
@@ -41,29 +50,47 @@ class Studio:
         call: Mapping[str, Any] | None = None,
         steps: int | None = None,
         policy: tuple[str, Ladder] | None = None,
+        lora: str | None = None,
+        lora_scale: float = 1.0,
         fps: int = 16,
     ) -> None:
         from budcache.studio import comparing, searching
 
         self.model, self.call, self.fps = model, dict(call or {}), fps
         self.project = Project(project, model)
-        if policy is not None:
-            self.project.keep(*policy)
+        self.lora, self.lora_scale = lora, lora_scale
+        self.dtype: torch.dtype | None = None  # known once it is loaded
+        self.policy = None if policy is None else self._begin_with(*policy)
         self.album = Album(self.project.pictures, self.call, fps)
         self._steps, self._load = steps, load
         self.own_steps: int | None = None  # the pipeline's own
         self.videos = False
+        self.takes: frozenset[str] | None = None  # the arguments that it has
+        self.usual: dict[str, Any] = {}  # what it takes for settings that are left out
+        self.grain = 1  # pixels that sizes are multiples of
         bodies: dict[Kind, Body] = {"search": searching.body(self), "compare": comparing.body(self)}
-        self.runner: Runner[Drawing] = Runner(self._loaded, bodies, self.album.draw, self.project.jobs)
+        self.runner: Runner[Drawing] = Runner(
+            self._loaded, bodies, self.album.draw, self.project.jobs, lambda: self.project.ladders
+        )
+
+    def _begin_with(self, name: str, ladder: Ladder) -> str:
+        """Keep a ladder, and look at it first, whatever was looked at last."""
+        here = self.project.add(name, ladder)
+        last = self.project.remembered("look")
+        if last:
+            self.project.remember("look", {**last, "ladder": here})
+        return here
 
     def _loaded(self) -> Any:
         from budcache.pipeline.arguments import arguments, makes_videos
 
         pipe = self._load()
         pipe.set_progress_bar_config(disable=True)
-        own = arguments(pipe).get("num_inference_steps")
+        known = arguments(pipe)
+        own = known.get("num_inference_steps")
         self.own_steps = own if isinstance(own, int) else None
-        self.videos = makes_videos(pipe)
+        self.takes, self.videos, self.usual = frozenset(known), makes_videos(pipe), usual(pipe, self.call)
+        self.grain, self.dtype = grain(pipe), getattr(pipe, "dtype", None)
         self.album.recognise(pipe)
         return pipe
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +46,11 @@ def file_of(studio: Studio, name: str) -> Path:
 
 
 def python(studio: Studio, name: str, budget: int) -> str:
-    """The lines that use a rung in Python."""
-    result = "video = pipe(prompt).frames[0]" if studio.videos else "image = pipe(prompt).images[0]"
+    """The lines that use a rung in Python, with the settings that it was found at."""
+    job = studio.runner.job(name)
+    call = {**studio.call, **(job.options.get("call", {}) if job is not None else {})}
+    said = ", ".join(["prompt", *(f"{argument}={value!r}" for argument, value in call.items())])
+    result = f"video = pipe({said}).frames[0]" if studio.videos else f"image = pipe({said}).images[0]"
     return f'with budcache.applied(pipe, "{file_of(studio, name).name}", budget={budget}):\n    {result}'
 
 
@@ -56,20 +63,38 @@ def exported(
     home = studio.project.path / "taken" / f"{safe(name)}-{budget}-{target}"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    # What was not found by a search does not know the model's noise levels, so the model is asked.
-    needed = studio.ladder(name)[budget].origin is None and TARGETS[target].needs_levels
-    made = export(
-        file_of(studio, name),
-        target,
-        home / written(target, runtime),
-        budget=budget,
-        approximate=approximate,
-        runtime=runtime or None,
-        pipeline=studio.model if needed or (whole and TARGETS[target].takes_model) else None,
-    )
+    with _pipeline(studio, name, budget, target, whole) as options:
+        made = export(
+            file_of(studio, name),
+            target,
+            home / written(target, runtime),
+            budget=budget,
+            approximate=approximate,
+            runtime=runtime or None,
+            **options,
+        )
+    # It is run where it is taken to.
+    made = replace(made, run=made.run.replace(f"{home}{os.sep}", "").replace(str(home), "."))
     if made.path.is_file():
         return made.path, made
-    return Path(shutil.make_archive(str(made.path), "zip", made.path)), made
+    return Path(shutil.make_archive(str(made.path), "zip", home, made.path.name)), made
+
+
+@contextmanager
+def _pipeline(studio: Studio, name: str, budget: int, target: str, whole: bool) -> Iterator[dict[str, Any]]:
+    """What an export is told of the model: how it was loaded, to write it whole; or itself, where it has to be asked.
+
+    Only what was not found by a search does not know the model's scheduler and noise levels.
+    """
+    runtime = TARGETS[target]
+    if whole and runtime.takes_model:
+        options = {"pipeline": studio.model, "lora": studio.lora, "lora_scale": studio.lora_scale}
+        yield {**options, "dtype": None if str(studio.dtype) == "torch.float32" else studio.dtype}
+    elif studio.ladder(name)[budget].origin is None and (runtime.needs_levels or runtime.takes_model):
+        with studio.runner.lent() as pipe:
+            yield {"pipeline": pipe}
+    else:
+        yield {}
 
 
 def written(target: str, runtime: str | None) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
 
-__all__ = ["QUICK", "slot", "theme"]
+from budcache.studio.settings import NAMES
+from budcache.studio.studio import Studio
+
+__all__ = ["QUICK", "SettingsFields", "slot", "theme"]
 
 QUICK: dict[str, Any] = {"show_progress": "hidden", "queue": False}  # for answers that come at once
 SANS = ("Inter", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")
@@ -55,6 +59,46 @@ SIZES = {"block_radius": "14px", "input_radius": "10px", "block_title_text_weigh
 def slot(**options: Any) -> Any:
     """A place for our own markup. Empty, it takes no room."""
     return gr.HTML(apply_default_css=False, elem_classes="studio-slot", **options)
+
+
+class SettingsFields:
+    """Size, frames and guidance; what is left empty is the model's own, which is said in the field."""
+
+    def __init__(self, tab: str) -> None:
+        with gr.Row(elem_classes="pairs"):
+            self.height = self._number("Height", tab)
+            self.width = self._number("Width", tab)
+        with gr.Row(elem_classes="pairs"):
+            self.frames = self._number("Frames", tab, visible=False)
+            self.guidance = self._number("Guidance", tab)
+        self.refused = slot()
+
+    @staticmethod
+    def _number(label: str, tab: str, **options: Any) -> Any:
+        return gr.Number(
+            label=label,
+            value=None,
+            placeholder="the model's",
+            min_width=80,
+            elem_id=f"{tab}-{label.lower()}",
+            **options,
+        )
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The fields, in the order of `settings.NAMES`."""
+        return [self.height, self.width, self.frames, self.guidance]
+
+    def left(self, studio: Studio, call: Mapping[str, Any]) -> list[Any]:
+        """The fields as they were left."""
+        return [{**each, "value": call.get(name)} for name, each in zip(NAMES.values(), self.told(studio), strict=True)]
+
+    def told(self, studio: Studio) -> list[Any]:
+        """What is known of the model once it is loaded: what empty fields mean, and whether there are frames."""
+        own = {field: studio.usual.get(field) for field in NAMES}
+        hints = {field: "the model's" if value is None else f"{value:g}" for field, value in own.items()}
+        shown = {field: field != "frames" or studio.videos for field in NAMES}
+        return [gr.update(placeholder=hints[field], visible=shown[field]) for field in NAMES]
 
 
 def theme() -> Any:

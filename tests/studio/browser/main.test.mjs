@@ -75,6 +75,12 @@ test("look: what cannot be drawn is refused at its field", async () => {
   await fill(page, "look-prompts", "red apple\nblue car\ngreen tree");
   await press(button(page, "Draw"));
   await page.getByRole("alert").filter({ hasText: "Write a prompt" }).waitFor({ state: "detached" });
+  await fill(page, "look-seed", -1);
+  await press(button(page, "Draw"));
+  await page.getByRole("alert").filter({ hasText: "the seed is -1. Give 0 or more." }).waitFor();
+  await fill(page, "look-seed", 0);
+  await press(button(page, "Draw"));
+  await page.getByRole("alert").filter({ hasText: "the seed is -1" }).waitFor({ state: "detached" });
 });
 
 test("look: several prompts, the worst first", async () => {
@@ -85,6 +91,26 @@ test("look: several prompts, the worst first", async () => {
   await press(last);
   await page.waitForFunction((text) => document.querySelector("#stage .caption").textContent === text, prompt);
   assert.equal(await last.getAttribute("aria-pressed"), "true");
+});
+
+test("look: another size and guidance, which a reload leaves as they are", async () => {
+  await press(page.locator("#look-more button").first());
+  assert.equal(await field(page, "look-width").getAttribute("placeholder"), "64", "what an empty field stands for");
+  await fill(page, "look-width", 63);
+  await press(button(page, "Draw"));
+  await page.locator("#look-more").getByRole("alert").filter({ hasText: "draws multiples of 16. Try 64." }).waitFor();
+  await fill(page, "look-width", 96);
+  await fill(page, "look-guidance", 2);
+  await press(button(page, "Draw"));
+  await page.locator("#stage .caption", { hasText: "width 96, guidance 2" }).waitFor();
+  await drawn(page);
+  assert.deepEqual(await page.locator("#stage .after img").evaluate((each) => [each.naturalWidth, each.naturalHeight]), [96, 64]);
+  await page.reload();
+  await page.locator("#stage .caption", { hasText: "width 96, guidance 2" }).waitFor();
+  assert.equal(await field(page, "look-width").inputValue(), "96");
+  for (const id of ["look-width", "look-guidance"]) await fill(page, id, "");
+  await press(button(page, "Draw"));
+  await page.waitForFunction(() => !document.querySelector("#stage .caption").textContent.includes("width"));
 });
 
 test("find: a bad prompt file says why at its field", async () => {
