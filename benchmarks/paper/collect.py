@@ -129,12 +129,11 @@ def overview(found: dict[str, dict[str, Any]]) -> str:
 def chapter(result: dict[str, Any]) -> str:
     """One experiment: how, tables, claims."""
     prompts, call = result["prompts"], "".join(f", {name} {value:g}" for name, value in result["call"].items())
-    how = f"{result['about']} Measured on {result['model']}{call}, {prompts['measured on']} prompts per case; "
-    how += f"ours learned on {prompts['learned on']} others"
-    if "tuned on" in prompts:
-        how += f", other methods tuned on {prompts['tuned on']}"
     given = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in result.get("options", {}).items())
-    how += f", with {given}." if given else "."
+    parts = [f"Measured on {result['model']}{call}, {prompts['measured on']} prompts per case"]
+    parts += [f"ours learned on {prompts['learned on']} others"] * ("learned on" in prompts)
+    parts += [f"other methods tuned on {prompts.get('tuned on')}"] * ("tuned on" in prompts)
+    how = f"{result['about']} {'; '.join([*parts, *[f'with {given}'] * bool(given)])}."
     lines = ["**A smoke run: its numbers mean nothing.**", ""] if result["quick"] else []
     lines += [how, ""]
     for table in result["tables"]:

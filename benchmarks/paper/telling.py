@@ -128,7 +128,7 @@ def side_by_side(
 def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: str, text: str) -> Claim:
     """A method is better than all its rivals, in every case and by every metric, by more than chance.
 
-    Rivals are taken at equal calls, where need be between two of their settings. One that cannot do with so few calls
+    Rivals are taken at equal calls, where need be between two of their settings. One that needs more calls
     counts where it is worse all the same; where it is better, nobody knows. The one that is printed is the nearest.
     """
     wanted, verdicts, found = set(rivals), dict[str, bool | None](), list[str]()
