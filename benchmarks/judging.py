@@ -32,7 +32,7 @@ class Judge:
     def __init__(self, pipe: Any, prompts: list[str], steps: int, **call: Any) -> None:
         self.pipe, self.prompts, self.call = pipe, prompts, call
         self.known: dict[str, dict[str, float]] = {}
-        self.rows: dict[str, list[float]] = {}  # the PSNR of every prompt
+        self.rows: dict[str, dict[str, list[float]]] = {}  # PSNR and SSIM of every prompt
         self.ssim = metric("ssim")
         self.full = self.draw(Policy(mask=Mask.full(steps)))
 
@@ -52,13 +52,13 @@ class Judge:
         """Mean PSNR and SSIM, and the 5th percentile and the worst PSNR."""
         key = self._key(policy)
         if key not in self.known:
-            pictures = self.draw(policy)
-            self.known[key], self.rows[key] = self.measure(pictures), self._ratios(pictures)
+            self.rows[key] = self._measured(self.draw(policy))
+            self.known[key] = _summary(self.rows[key])
         return self.known[key]
 
-    def lead(self, one: Policy, other: Policy) -> Lead:
-        """How far one policy is ahead of another in PSNR, prompt by prompt."""
-        rows = [(self(policy), self.rows[self._key(policy)])[1] for policy in (one, other)]
+    def lead(self, one: Policy, other: Policy, by: str = "psnr") -> Lead:
+        """How far one policy is ahead of another, prompt by prompt."""
+        rows = [(self(policy), self.rows[self._key(policy)][by])[1] for policy in (one, other)]
         apart = np.subtract(*rows)
         return Lead(float(apart.mean()), standard_error(apart.tolist()))
 
@@ -74,13 +74,21 @@ class Judge:
 
     def measure(self, pictures: list[Any]) -> dict[str, float]:
         """The same of pictures, however they came about."""
-        pairs, ratios = list(zip(pictures, self.full, strict=True)), self._ratios(pictures)
-        return {
-            "psnr": round(float(np.mean(ratios)), 2),
-            "psnr_p5": round(float(np.percentile(ratios, 5)), 2),
-            "psnr_worst": round(min(ratios), 2),
-            "ssim": round(float(np.mean([self.ssim.frame(a, b, "") for a, b in pairs])), 4),
-        }
+        return _summary(self._measured(pictures))
+
+    def _measured(self, pictures: list[Any]) -> dict[str, list[float]]:
+        pairs = zip(pictures, self.full, strict=True)
+        return {"psnr": self._ratios(pictures), "ssim": [float(self.ssim.frame(a, b, "")) for a, b in pairs]}
+
+
+def _summary(rows: dict[str, list[float]]) -> dict[str, float]:
+    ratios = rows["psnr"]
+    return {
+        "psnr": round(float(np.mean(ratios)), 2),
+        "psnr_p5": round(float(np.percentile(ratios, 5)), 2),
+        "psnr_worst": round(min(ratios), 2),
+        "ssim": round(float(np.mean(rows["ssim"])), 4),
+    }
 
 
 def peak_memory(work: str) -> float:

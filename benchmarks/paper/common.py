@@ -35,6 +35,8 @@ from judging import Judge
 
 # That our one search is made for, so that all experiments can share it; the second are for `--quick`.
 RUNGS, VIDEO_RUNGS = ((5, 6, 7, 8, 9, 10), (2, 3, 4)), ((10, 15, 20), (2, 3))
+# Options that a reader has to know of where they are not the usual ones; sizes and prompts are told anyway.
+CHANGES = ("lora", "lora_scale", "steps", "budgets", "timed", "dtype", "batch", "metrics", "align", "high", "target")
 LPIPS_WEIGHTS = "checkpoints/alexnet-owt-7be5be79.pth"
 
 
@@ -45,7 +47,9 @@ class Kept:
     ladder: Ladder
     masks: int  # that were scored with plain reuse
     calls: int  # sample-calls: model calls times samples
-    calls_without_tree: int  # the same masks scored one by one, each from the start
+    calls_without_tree: (
+        int | None
+    )  # the same masks scored one by one, each from the start; not of fits, which share less
     seconds: float
     history: list[Scored] = field(default_factory=list)
 
@@ -84,7 +88,7 @@ class Lab:
     ) -> None:
         parser = options(name, about, steps[0], evaluation, model, learn)
         more(parser)
-        self.name, self.about, self.args = name, about, (args := parser.parse_args(argv))
+        self.name, self.about, self.parser, self.args = name, about, parser, (args := parser.parse_args(argv))
         torch.set_num_threads(args.threads)
         self.quick, self.begin, self.said = args.quick, time.perf_counter(), ""
         self.steps: int = args.steps or steps[self.quick]
@@ -113,6 +117,17 @@ class Lab:
         self.lora: str | None = args.lora or (lora if args.model in models.EMBEDDED else None)
         self.pipe = self.load(args.model, self.lora)
         self.metrics = args.metrics or usual_metrics(self.pipe)
+
+    @property
+    def tuning(self) -> list[str]:
+        """Prompts that the settings of other methods are chosen on."""
+        return self.calibration[: 2 if self.quick else self.args.tuning]
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """Options that are not the usual ones and change what is measured."""
+        given = {name: value for name, value in vars(self.args).items() if value != self.parser.get_default(name)}
+        return {name: str(value) for name, value in given.items() if name in CHANGES}
 
     def load(self, model: str, lora: str | None = None) -> Any:
         """A pipeline on the device that was asked for."""
@@ -157,7 +172,9 @@ class Lab:
             ladder=ladder,
             masks=len(masks),
             calls=how.calls,
-            calls_without_tree=len(prompts) * (given["steps"] + sum(mask.budget for mask in masks)),
+            calls_without_tree=None
+            if refine != "none"
+            else len(prompts) * (given["steps"] + sum(mask.budget for mask in masks)),
             seconds=how.seconds,
             history=list(how.history),
         )
@@ -237,7 +254,7 @@ class Lab:
             title: Ladder.of([rung.model_copy(update={"origin": _counts(rung, pipe)}) for rung in ladder])
             for title, ladder in policies.items()
         }
-        tuning = self.calibration[: 2 if self.quick else self.args.tuning]
+        tuning = self.tuning
         measured = list(prompts or self.evaluation)
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
         facts += [measured, tuning, given, *adapters(pipe)]
@@ -260,7 +277,7 @@ class Lab:
             policies=bare,
             batch=min(self.args.batch, len(tuning)),
             call=given,
-            timed=self.args.timed,
+            timed=[] if self.quick and self.args.timed is None else self.args.timed,
             watch=watch,
             progress=False,
         )
@@ -284,7 +301,12 @@ class Lab:
             "adapters": list(adapters(self.pipe)),
             "steps": self.steps,
             "budgets": self.budgets,
-            "prompts": {"measured on": len(self.evaluation), "learned on": len(self.calibration)},
+            "prompts": {
+                "measured on": len(self.evaluation),
+                "learned on": len(self.calibration),
+                "tuned on": len(self.tuning),
+            },
+            "options": self.changed,
             "call": self.call,
             "versions": {"budcache": budcache.__version__, "torch": torch.__version__},
             "tables": [asdict(table) for table in tables],

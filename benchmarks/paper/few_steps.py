@@ -10,7 +10,7 @@ without it, as those of the authors' FLUX code are, and the reverse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from common import Lab
 from judging import Judge
 from PIL import Image
 from published import FEW_STEPS, FEW_STEPS_SOURCE
-from telling import WHO, Case, Claim, Table, beats, best, left_out, side_by_side
+from telling import WHO, Claim, Table, ahead_by, beats, left_out, of_all, paired, side_by_side, told, with_error
 
 from budcache import Ladder, Mask, Policy
-from budcache.calibration.aggregate import standard_error
-from budcache.comparison import lead
+from budcache.comparison import Lead
+from budcache.comparison.methods import SOLVERS
 from budcache.metrics import psnr
 
-SOLVERS = ("fewer-steps", "ipndm", "dpmpp", "unipc")
+FEWER = ("fewer-steps", *SOLVERS)
 THUMBNAILS = Path(__file__).parents[2] / "tests" / "models" / "thumbnails.png"  # 100 emoji of 16 pixels
 LONG = (28, 8)  # steps of the plain model; the second is for --quick
 GOAL, NEARER = 3.0, 4.0  # dB above TeaCache; dB by which the distilled model is to be nearer to the long run
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "budcache-plain": lab.ours(fit=False, budgets=lab.budgets).ladder,
         "budcache": lab.ours(budgets=lab.budgets).ladder,
     }
-    found = lab.compare("few steps", lab.budgets, [*SOLVERS, "uniform", "teacache"], policies)
+    found = lab.compare("few steps", lab.budgets, [*FEWER, "uniform", "teacache"], policies)
     cases = {f"{budget} of {lab.steps} steps": (found, budget) for budget in lab.budgets}
     claims = [
         beats(cases, who, ["teacache"], "Table 6", f"On a run of few steps {name} is better than TeaCache")
@@ -48,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     most = {case: each for case, each in cases.items() if each[1] > min(lab.budgets)} or cases
     text = f"budcache is at least {GOAL:g} dB above TeaCache at equal calls"
     claims.append(ahead_by(most, ["teacache"], GOAL, text))
-    claims.append(ahead_by(cases, SOLVERS, 0.0, "budcache is above fewer steps of every solver"))
+    claims.append(ahead_by(cases, FEWER, 0.0, "budcache is above fewer steps of every solver"))
     title = f"A distilled model of {lab.steps} steps; beside it {FEW_STEPS_SOURCE}"
-    tables = [side_by_side(title, cases, dict.fromkeys(cases, FEW_STEPS), head="budget")]
+    tables = [side_by_side(title, cases, {}, head="budget", elsewhere={"not given": FEW_STEPS})]
     notes = left_out([found])
     if lab.lora is None:
         notes.append("Without a LoRA there is no plain model beside the distilled one: the other tables are left out.")
@@ -60,25 +60,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             tables.append(table)
             claims += more
     lab.report(tables, claims, notes)
-
-
-def ahead_by(cases: Mapping[str, Case], rivals: Sequence[str], least: float, text: str) -> Claim:
-    """Ours is ahead of the best rival at equal calls by so many decibels; undecided within two standard errors."""
-    verdicts, numbers = dict[str, bool | None](), list[str]()
-    for case, (comparison, budget) in cases.items():
-        measure, mine = comparison.measures[0], comparison.entry("budcache", budget)
-        there = [entry for entry in comparison.at(budget) if entry.method in rivals]
-        others = [entry for entry in there if entry in comparison.within(budget)] or there
-        apart = lead(mine, first, measure) if mine and others and (first := best(others, measure)) else None
-        if apart is not None:
-            verdicts[case] = decided(apart.mean - least, apart.error)
-            numbers.append(f"{case}: {apart.mean:+.1f} ± {apart.error or 0:.1f} {measure.unit} ({first.title})")
-    return Claim("ours", text, verdicts, ", ".join(numbers))
-
-
-def decided(apart: float, error: float | None) -> bool | None:
-    """Whether a difference is above 0; None within two standard errors."""
-    return None if error is None or abs(apart) <= 2 * error else apart > 0
 
 
 class Pair:
@@ -127,13 +108,14 @@ class Pair:
         text = (
             f"{short} distilled steps are at least {NEARER:g} dB nearer to {self.long} plain steps than {short} plain"
         )
-        claims = [paired(near[names[4]], near[names[1]], NEARER, text)]
+        claims = [nearer(near[names[4]], near[names[1]], NEARER, text)]
         text = f"{calls} calls of the distilled model are nearer to it than {calls} calls of the plain model, both ours"
-        claims.append(paired(near[names[6]], near[names[3]], 0.0, text))
+        claims.append(nearer(near[names[6]], near[names[3]], 0.0, text))
         if right[names[4]] is not None:
-            lost = float(np.mean(right[names[0]])) - float(np.mean(right[names[4]]))
-            text = f"{short} distilled steps are recognised as often as {self.long} plain ones"
-            claims.append(Claim("ours", text, {"64 emoji" if not lab.quick else "emoji": lost <= 0}, f"{-lost:+.1%}"))
+            apart = paired(*(list(map(float, right[names[i]] or ())) for i in (4, 0)))
+            text = f"{short} distilled steps are recognised at least as often as {self.long} plain ones"
+            percent = f"{100 * apart.mean:+.1f} ± {100 * (apart.error or 0):.1f} % of the pictures"
+            claims.append(Claim("ours", text, {f"{len(self.prompts)} emoji": apart.ahead}, percent))
         return table, claims
 
     def recognised(self, pictures: Sequence[Any]) -> list[bool] | None:
@@ -164,7 +146,7 @@ class Pair:
                 apart = judge.lead(found[served], found[other])
                 case = f"{self.calls} of {steps} steps of the {served} model"
                 verdicts[case] = apart.ahead
-                numbers.append(f"{case}: {-apart.mean:+.1f} ± {apart.error or 0:.1f} dB")
+                numbers.append(f"{case}: {told(Lead(-apart.mean, apart.error))} dB")
         columns = ["calls", "searched on", "served on", "PSNR ± error", "its mask with plain reuse"]
         title = "Searched with the LoRA and served without it, and the reverse: PSNR to the served model's own full run"
         text = (
@@ -173,17 +155,10 @@ class Pair:
         return Table(title, columns, rows), [Claim("ours", text, verdicts, ", ".join(numbers))]
 
 
-def paired(one: Sequence[float], other: Sequence[float], least: float, text: str) -> Claim:
+def nearer(one: Sequence[float], other: Sequence[float], least: float, text: str) -> Claim:
     """One is ahead of the other on the same prompts by so many decibels."""
-    apart = np.subtract(one, other)
-    mean, error = float(apart.mean()), standard_error(apart.tolist())
-    numbers = f"{mean:+.1f} ± {error or 0:.1f} dB"
-    return Claim("ours", text, {f"{len(apart)} prompts": decided(mean - least, error)}, numbers)
-
-
-def with_error(values: Sequence[float]) -> str:
-    error = standard_error(list(values))
-    return f"{np.mean(values):.1f}" + ("" if error is None else f" ± {error:.1f}")
+    apart = paired(one, other)
+    return Claim("ours", text, {f"{len(one)} prompts": of_all([apart], least)}, f"{told(apart)} dB")
 
 
 def recognisable(lab: Lab) -> tuple[list[str], tuple[list[str], np.ndarray]]:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from common import Lab
+from judging import Judge
 from published import ALIGNMENT_SECONDS, ALIGNMENT_SOURCE, LOW, LOW_SOURCE
-from telling import WHO, Case, Claim, Table, ahead, beats, left_out, mean, side_by_side
+from telling import WHO, Case, Claim, Table, ahead, beats, left_out, mean, paired, side_by_side, told
 
 import budcache
 from budcache import Ladder, Mask, Policy
+from budcache.comparison.methods import SOLVERS
 
 SHORT, PUBLISHED, OURS = "fewer steps", "published search", "budcache"
 PLAIN = {SHORT: "fewer-steps", PUBLISHED: "authors", OURS: "budcache"}
@@ -25,7 +27,7 @@ PLAIN = {SHORT: "fewer-steps", PUBLISHED: "authors", OURS: "budcache"}
 def main(argv: Sequence[str] | None = None) -> None:
     lab = Lab("low_budget", __doc__ or "", argv, budgets=((5, 6, 7), (3,)), evaluation=64, more=options)
     high, cases, costs = 4 if lab.quick else lab.args.high, dict[str, Case](), list[list[Any]]()
-    notes = list[str]()
+    notes, gains, judge = list[str](), dict[str, list[float]](), lab.judge()
     if len(lab.learned) < lab.args.align:
         notes.append(
             f"Aligned on {len(lab.learned)} prompts, not on {lab.args.align}: there are no more to learn on. Give a "
@@ -40,13 +42,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             aligned, seconds = align(lab, name, budget, policy)
             policies[f"policy:{name}, aligned"] = Ladder.of([aligned])
             line = aligned.refined[-1]
+            if name == PUBLISHED:
+                gains[f"{budget} calls"] = gained(judge, policy, aligned)
             costs.append([f"{budget} calls", name, line.calls, seconds, ALIGNMENT_SECONDS.get(budget), line.gain])
-        others = ["fewer-steps", "ipndm", "dpmpp", "unipc"]
+        others = ["fewer-steps", *SOLVERS]
         cases[f"{budget} calls"] = lab.compare(f"low {budget}", [budget], others, policies), budget
     claims = [claim for name in (PUBLISHED, OURS) for claim in about(name, cases)]
-    aligned, seconds = align(lab, PUBLISHED, high, lab.published(high).ladder[high])
+    policy = lab.published(high).ladder[high]
+    aligned, seconds = align(lab, PUBLISHED, high, policy)
     costs.append([f"{high} calls", PUBLISHED, aligned.refined[-1].calls, seconds, None, aligned.refined[-1].gain])
-    claims.append(limited(costs, high))
+    claims.append(limited(gains, gained(judge, policy, aligned), high))
     columns = ["budget", "policy", "sample-calls", "seconds", "paper: seconds", "gain in dB"]
     tables = [
         side_by_side(f"With and without alignment; beside it {LOW_SOURCE}", cases, LOW, head="budget"),
@@ -91,14 +96,17 @@ def about(name: str, cases: dict[str, Case]) -> list[Claim]:
     ]
 
 
-def limited(costs: list[list[Any]], high: int) -> Claim:
-    """Alignment is said to matter less where there are more calls."""
-    gains = {row[0]: row[-1] for row in costs if row[1] == PUBLISHED and row[-1] is not None}
-    last = gains.pop(f"{high} calls", None)
-    cases = {f"less than at {case}": last < gain for case, gain in gains.items()} if last is not None else {}
-    numbers = ", ".join(f"{case}: {gain:+.2f} dB" for case, gain in gains.items())
+def gained(judge: Judge, policy: Policy, aligned: Policy) -> list[float]:
+    """What aligning gained, in decibels of every prompt."""
+    return [after - before for before, after in zip(judge.ratios(policy), judge.ratios(aligned), strict=True)]
+
+
+def limited(gains: dict[str, list[float]], last: list[float], high: int) -> Claim:
+    """Alignment is said to matter less where there are more calls; what was not aligned at either says nothing."""
+    apart = {case: paired(gain, last) for case, gain in gains.items()}
+    numbers = ", ".join(f"{case}: {told(lead, 2)} dB more" for case, lead in apart.items())
     text = f"At {high} calls aligning the published search's policy gains less than at few"
-    return Claim("Section 4.3", text, cases, f"{numbers}, {high} calls: {last or 0:+.2f} dB")
+    return Claim("Section 4.3", text, {f"less than at {case}": lead.ahead for case, lead in apart.items()}, numbers)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from telling import Case, beats, left_out, side_by_side
 import budcache
 from budcache import Ladder, Policy, models
 
+FITTED, MASK = "policy:budcache, fitted", "policy:budcache's mask, plain"
 REFITTED, THERE = "policy:budcache, refitted", "policy:budcache, searched there"
 FEW = 2  # prompts that the large model has to run in full for a refit
 CARRIED = "carried over"
@@ -25,15 +26,15 @@ MADE = {
     "uniform": "nothing to make",
     "teacache": "tuned on the large model",
     "authors": CARRIED,
-    "budcache-plain": CARRIED,
-    "budcache": f"{CARRIED}, coefficients too",
+    MASK: CARRIED,
+    FITTED: f"{CARRIED}, coefficients too",
     REFITTED: f"mask {CARRIED}, fitted on {FEW} prompts there",
     THERE: "made on the large model",
 }
 WHAT = {
     "authors": "The published search's mask",
-    "budcache-plain": "budcache's mask",
-    "budcache": "budcache's mask with its coefficients",
+    MASK: "budcache's mask",
+    FITTED: "budcache's mask with its coefficients",
     REFITTED: f"budcache's mask, fitted again on {FEW} prompts,",
 }
 
@@ -55,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     ours = Ladder.of([fitted(lab).ladder[budget] for budget in lab.budgets])
     policies = {
         "authors": Ladder.of([lab.published(budget).ladder[budget] for budget in lab.budgets]),
-        "budcache-plain": Ladder.of([Policy(mask=rung.mask) for rung in ours]),
-        "budcache": ours,
+        MASK: Ladder.of([Policy(mask=rung.mask) for rung in ours]),
+        FITTED: ours,
         REFITTED: Ladder.of([refitted(lab, large, rung) for rung in ours]),
     }
     if lab.args.target in models.EMBEDDED:  # small enough to be searched on as well
@@ -69,12 +70,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         for who, what in WHAT.items()
     ]
-    claims.append(
-        beats(cases, REFITTED, ["budcache"], "ours", f"Fitting again on {FEW} prompts of the large one gains")
-    )
+    claims.append(beats(cases, REFITTED, [FITTED], "ours", f"Fitting again on {FEW} prompts of the large one gains"))
     title = f"Policies of a smaller model; beside it {MODEL_SIZE_SOURCE}"
-    printed = {f"{max(lab.budgets)} calls": MODEL_SIZE}
-    lab.report([side_by_side(title, cases, printed, head="budget", made=MADE)], claims, left_out([found]))
+    table = side_by_side(title, cases, {}, head="budget", made=MADE, elsewhere={"not given": MODEL_SIZE})
+    lab.report([table], claims, left_out([found]))
 
 
 def fitted(lab: Lab, name: str = "ours-fit", pipe: Any = None) -> Kept:

@@ -23,7 +23,9 @@ def options(
     parser.add_argument("--evaluation", type=int, help=f"how many prompts to measure on; default {evaluation}")
     parser.add_argument("--learn", type=int, default=learn, help="how many prompts our search learns on")
     parser.add_argument("--tuning", type=int, help="how many prompts the others are tuned on; default: as many as ours")
-    parser.add_argument("--timed", type=lambda text: text.split(","), help="methods to time, or none; default: all")
+    parser.add_argument(
+        "--timed", type=lambda text: text.split(","), help="methods to time, or none; default: all, in a smoke run none"
+    )
     parser.add_argument("--height", type=int)
     parser.add_argument("--width", type=int)
     parser.add_argument("--frames", type=int, help="of a video")

@@ -6,6 +6,8 @@ follow from them at about 0.23 s a call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 Figures = dict[str, float]
 Cases = dict[str, dict[str, Figures]]  # by case, then by method
 
@@ -100,6 +102,21 @@ WAN: dict[str, Figures] = {
     "teacache": _row("seconds psnr ssim lpips", 100.0, 21.52, 0.7494, 0.1929),
     "authors": _row("seconds psnr ssim lpips", 82.0, 25.93, 0.8502, 0.1167),
 }
+
+NEAR = 3  # calls from a budget at which a figure of the paper still stands beside it: part of its time is no call
+
+
+def wan(budgets: Sequence[int]) -> tuple[Cases, Cases]:
+    """The paper's figures of videos beside the budget that they are of, and those of no budget by their calls."""
+    beside, elsewhere = Cases(), Cases()
+    for name in ("teacache", "authors"):
+        calls = 50 * WAN[name]["seconds"] / WAN["full"]["seconds"]
+        nearest = min(budgets, key=lambda budget: abs(budget - calls))
+        near = abs(nearest - calls) <= NEAR
+        case, those = (f"{nearest} calls", beside) if near else (f"about {int(calls)}", elsewhere)
+        those.setdefault(case, {})[name] = WAN[name]
+    return beside, elsewhere
+
 
 PROMPT_SET_SOURCE = "Table 5: FLUX.1-dev, a policy of 10 calls on GenEval's prompts"
 PROMPT_SET: dict[str, Figures] = {

@@ -8,7 +8,9 @@ from typing import Any
 
 from published import Cases
 
-from budcache.comparison import Comparison, Entry, Measure, lead, tail_lead
+from budcache.calibration.aggregate import standard_error
+from budcache.comparison import Comparison, Entry, Lead, Measure, lead, tail_lead
+from budcache.comparison.methods import METHODS
 from budcache.metrics import METRICS
 
 WHO = {"authors": "the published search", "budcache": "budcache"}
@@ -60,16 +62,16 @@ class Claim:
     def verdict(self) -> str:
         """In words."""
         by = {told: [name for name, value in self.cases.items() if value is told] for told in (True, False, None)}
-        whole = {True: "holds", False: "does not hold", None: "undecided"}
-        for told, word in whole.items():
-            if self.cases and len(by[told]) == len(self.cases):
-                return word
         if not self.cases:
             return "could not be tested"
-        parts = [f"holds in {len(by[True])} of {len(self.cases)} cases"]
-        parts += [f"not in: {', '.join(by[False])}"] * bool(by[False])
-        parts += [f"undecided in: {', '.join(by[None])}"] * bool(by[None])
-        return ", ".join(parts)
+        for told, word in ((True, "holds"), (None, "undecided")):
+            if len(by[told]) == len(self.cases):
+                return word
+        unsure = [f"undecided in: {', '.join(by[None])}"] * bool(by[None])
+        if not by[True]:
+            return ", ".join(["does not hold", *unsure])
+        wrong = [f"not in: {', '.join(by[False])}"] * bool(by[False])
+        return ", ".join([f"holds in {len(by[True])} of {len(self.cases)} cases", *wrong, *unsure])
 
     @property
     def sentence(self) -> str:
@@ -83,15 +85,22 @@ Case = tuple[Comparison, int]
 
 
 def side_by_side(
-    title: str, cases: Mapping[str, Case], published: Cases, head: str = "case", made: Mapping[str, str] | None = None
+    title: str,
+    cases: Mapping[str, Case],
+    published: Cases,
+    head: str = "case",
+    made: Mapping[str, str] | None = None,
+    elsewhere: Cases | None = None,
 ) -> Table:
     """Every method in every case: what was measured here, then what the paper prints of the same metrics.
 
     Args:
         made: for each method what is carried over and what is made anew, where that is the question.
+        elsewhere: what the paper prints of cases that were not measured here, by its calls: rows of their own.
     """
     measures = next(iter(cases.values()))[0].measures
-    theirs = {name for methods in published.values() for row in methods.values() for name in row}
+    alone = elsewhere or {}
+    theirs = {name for methods in (*published.values(), *alone.values()) for row in methods.values() for name in row}
     printed = {"speedup": "speed-up"} if "speedup" in theirs else {}
     printed |= {measure.name: measure.title for measure in measures if measure.name in theirs}
     columns = [head, "method", *["made"] * (made is not None), "calls", "call-eq.", "loop s", "speed-up"]
@@ -104,17 +113,23 @@ def side_by_side(
             row += [entry.calls_text + over, entry.mean_equivalents, comparison.latency(entry), entry.speed.text]
             for measure in measures:
                 found = entry.summed(measure)
-                row += [with_error(entry, measure), None if found is None else measure.written(found.tail)]
+                values = entry.quality(measure.name)
+                row += [with_error(values, measure.digits), None if found is None else measure.written(found.tail)]
             known = published.get(case, {}).get(entry.method, {})
             rows.append([*row, *map(known.get, printed)])
+    blank = [None] * (len(columns) - 3 - (made is not None))
+    for calls, methods in alone.items():
+        for method, known in methods.items():
+            name = ["the paper's", METHODS[method], *[""] * (made is not None), calls]
+            rows.append([*name, *blank, *map(known.get, printed)])
     return Table(title, columns + [f"paper: {name}" for name in printed.values()], rows)
 
 
 def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: str, text: str) -> Claim:
     """A method is better than all its rivals, in every case and by every metric, by more than chance.
 
-    Rivals are taken at equal calls, where need be between two of their settings. One that cannot do with so few calls
-    counts where it is worse all the same; where it is better, nobody knows. The best rival is the best by its mean.
+    Rivals are taken at equal calls, where need be between two of their settings. One that needs more calls
+    counts where it is worse all the same; where it is better, nobody knows. The one that is printed is the nearest.
     """
     wanted, verdicts, found = set(rivals), dict[str, bool | None](), list[str]()
     for case, (comparison, budget) in cases.items():
@@ -125,16 +140,49 @@ def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: st
             others = [
                 e for e in comparison.at(budget) if e.method in wanted and (e in fair or better(mine, e, measure))
             ]
-            if others:
+            leads = [apart for e in others if (apart := lead(mine, e, measure)) is not None]
+            if leads:
                 first = best(others, measure)
-                verdicts[f"{case} by {measure.title}"] = ahead(mine, first, measure)
-            if others and measure == comparison.measures[0]:
+                verdicts[f"{case} by {measure.title}"] = of_all(leads)
+            if leads and measure == comparison.measures[0]:
                 values = f"{measure.written(mean(mine, measure))} against {measure.written(mean(first, measure))}"
                 values = f"{case}: {measure.title} {values} {measure.unit}".rstrip()
                 found.append(f"{values} ({first.title}; {difference(mine, first, measure)})")
         over = [e for e in comparison.at(budget) if e.method in wanted and e not in fair]
-        found += [f"{case}: {e.title} cannot do with less than {e.mean_calls:.1f} calls" for e in over]
+        found += [f"{case}: {e.title} needs {e.mean_calls:.1f} calls" for e in over]
     return Claim(source, text, verdicts, ", ".join(found))
+
+
+def of_all(leads: Iterable[Lead], least: float = 0.0) -> bool | None:
+    """Whether all leads are above something, by more than chance; one that is below decides, too."""
+    found = {Lead(each.mean - least, each.error).ahead for each in leads}
+    return False if False in found else None if None in found else True
+
+
+def ahead_by(cases: Mapping[str, Case], rivals: Sequence[str], least: float, text: str) -> Claim:
+    """Ours is ahead of every rival at equal calls by so many decibels; undecided within two standard errors."""
+    verdicts, numbers = dict[str, bool | None](), list[str]()
+    for case, (comparison, budget) in cases.items():
+        measure, mine = comparison.measures[0], comparison.entry("budcache", budget)
+        there = [entry for entry in comparison.at(budget) if entry.method in rivals]
+        others = [entry for entry in there if entry in comparison.within(budget)] or there
+        leads = {e.title: apart for e in others if mine and (apart := lead(mine, e, measure)) is not None}
+        if leads:
+            verdicts[case] = of_all(leads.values(), least)
+            title, least_lead = min(leads.items(), key=lambda each: each[1].mean)
+            numbers.append(f"{case}: {told(least_lead)} {measure.unit} ({title})")
+    return Claim("ours", text, verdicts, ", ".join(numbers))
+
+
+def paired(one: Sequence[float], other: Sequence[float]) -> Lead:
+    """How far one is ahead of the other on the same prompts."""
+    apart = [a - b for a, b in zip(one, other, strict=True)]
+    return Lead(sum(apart) / len(apart), standard_error(apart))
+
+
+def told(found: Lead, digits: int = 1) -> str:
+    """A lead with its standard error."""
+    return f"{found.mean:+.{digits}f}" + ("" if found.error is None else f" ± {found.error:.{digits}f}")
 
 
 def better(one: Entry, other: Entry, measure: Measure) -> bool:
@@ -152,18 +200,15 @@ def ahead(one: Entry, other: Entry, measure: Measure) -> bool | None:
 def difference(one: Entry, other: Entry, measure: Measure) -> str:
     """How far one method is ahead of another, sample by sample, and the standard error of that."""
     found = lead(one, other, measure)
-    if found is None:
-        return "not measured"
-    error = "" if found.error is None else f" ± {measure.written(found.error)}"
-    return f"{found.mean:+.{measure.digits}f}{error}"
+    return "not measured" if found is None else told(found, measure.digits)
 
 
-def with_error(entry: Entry, measure: Measure) -> str | None:
-    """A metric's mean over all samples, and its standard error."""
-    found = entry.summed(measure)
-    if found is None:
+def with_error(values: Sequence[float] | None, digits: int = 1) -> str | None:
+    """The mean of all samples' values, and its standard error."""
+    if not values:
         return None
-    return measure.written(found.mean) + ("" if found.error is None else f" ± {measure.written(found.error)}")
+    error = standard_error(list(values))
+    return f"{sum(values) / len(values):.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
 def best(entries: Sequence[Entry], measure: Measure) -> Entry:
@@ -202,9 +247,8 @@ def tails(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: st
             continue
         leads = {e.title: apart for e in others if (apart := tail_lead(mine, e, measure)) is not None}
         title, least = min(leads.items(), key=lambda each: each[1].mean)
-        verdicts[case] = least.ahead
-        error = "" if least.error is None else f" ± {measure.written(least.error)}"
-        found.append(f"{case}: {least.mean:+.{measure.digits}f}{error} {measure.unit} ({title})")
+        verdicts[case] = of_all(leads.values())
+        found.append(f"{case}: {told(least, measure.digits)} {measure.unit} ({title})")
     return Claim(source, text, verdicts, ", ".join(found))
 
 

@@ -20,10 +20,11 @@ from telling import WHO, Case, beats, left_out, side_by_side
 import budcache
 from budcache import Ladder
 from budcache.baselines.fewer import another_solver
+from budcache.comparison.methods import METHODS
 
 SOURCE, ANEW = "as searched", "tuned anew"
 MASK, REFITTED = "policy:budcache's mask, plain", "policy:budcache, refitted"
-SOLVERS = {"iPNDM(2M)": "ipndm", "DPM-Solver++(2M)": "dpmpp"}
+SOLVERS = {METHODS[name]: name for name in ("ipndm", "dpmpp")}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

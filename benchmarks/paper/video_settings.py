@@ -15,7 +15,7 @@ from common import VIDEO_RUNGS, Lab
 from telling import Case, beats, left_out, side_by_side
 from transfer import size
 
-OWN, MIXED = "budcache", "policy:budcache, learned on a mix"
+OWN, MIXED = "policy:budcache, fitted", "policy:budcache, fitted on a mix"
 SCALES, LENGTHS = (3.0, 5.0, 7.0), (9, 13)
 
 
@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     elsewhere = {name: case for name, case in cases.items() if name != "as searched"}
     better = "is better than TeaCache, which is tuned anew there"
     claims = [
-        beats(elsewhere, OWN, ["teacache"], "ours", f"Carried over whole, budcache {better}"),
-        beats(elsewhere, MIXED, ["teacache"], "ours", f"Learned on a mix of guidance scales, budcache {better}"),
+        beats(elsewhere, OWN, ["teacache"], "ours", f"Carried over whole, budcache, fitted, {better}"),
+        beats(elsewhere, MIXED, ["teacache"], "ours", f"Fitted on a mix of guidance scales, budcache {better}"),
         beats(
             {name: case for name, case in elsewhere.items() if name.startswith("guidance")},
             MIXED,

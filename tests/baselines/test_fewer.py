@@ -8,7 +8,8 @@ import torch
 from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from zoo import entry
 
-from budcache.baselines.fewer import SOLVERS, another_solver, solved_by
+from budcache.baselines.fewer import another_solver, solved_by
+from budcache.comparison.methods import SOLVERS
 from budcache.errors import PipelineError
 
 SETTINGS = {

@@ -1,8 +1,8 @@
 """ERTACache: a fixed set of steps, chosen offline, with rescaled time and rectified residuals in between.
 
-The paper's first version names a repository (bytedance/ERTACache), which could not be had when this was written, so it
-follows the paper and is not checked against code. Where that is open: what is cached is the trunk's residual, all that
-the paper says of velocities is said of what leaves the trunk, and statistics are means over samples and branches.
+The paper's first version names a repository (bytedance/ERTACache), which could not be downloaded when this was written,
+so it follows the paper and is not checked against code. Where that is open: what is cached is the trunk's residual, all
+that the paper says of velocities is said of what leaves the trunk, and statistics are means over samples and branches.
 """
 
 from __future__ import annotations

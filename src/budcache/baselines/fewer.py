@@ -12,10 +12,9 @@ from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteSchedul
 
 from budcache.errors import PipelineError
 
-__all__ = ["DPMPP", "IPNDM2", "SOLVERS", "UniPC", "another_solver", "solved_by"]
+__all__ = ["DPMPP", "IPNDM2", "UniPC", "another_solver", "solved_by"]
 
 FLOW = "flow_prediction"
-SOLVERS = ("ipndm", "dpmpp", "unipc")
 
 
 class IPNDM2(FlowMatchEulerDiscreteScheduler):  # type: ignore[misc]

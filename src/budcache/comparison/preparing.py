@@ -144,7 +144,7 @@ class Preparation:
         return Ladder.of(kept)
 
     def _kept(self, file: Path) -> list[Policy]:
-        """The rungs that an earlier run found; a ladder of another search is put aside, for it may be dear."""
+        """The rungs that an earlier run found; a ladder of another search is put aside, for it may have cost much."""
         if not file.exists():
             return []
         with _of_the_folder():

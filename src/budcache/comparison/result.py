@@ -309,8 +309,8 @@ class Comparison(Conditions):
         return [entry for entry in self.entries if entry.budget == budget and entry.method != FULL]
 
     def within(self, budget: int) -> list[Entry]:
-        """Those that met a budget, by themselves or between two settings: whoever cannot do with so few calls is shown,
-        but does not compete.
+        """Those that met a budget, by themselves or between two settings: whoever needs more calls is shown, but
+        does not compete.
         """
         return [entry for entry in self.at(budget) if entry.mean_calls <= budget + CLOSE]
 

@@ -91,7 +91,7 @@ def headline(comparison: Comparison) -> str:
     if rival is None or apart is None:
         faster = f", {ours.speedup:.1f} times faster than the full run" if ours.speed.known else ""
         return f"{start}{faster}."
-    # Who is not there may well be better, and so may be who cannot do with so few calls.
+    # Who is not there may well be better, and so may be who needs more calls.
     kept = "" if rival == _best(comparison, comparison.at(budget), measure) else " that kept to the budget"
     gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
     on = f"on {several(len(comparison.prompts), 'prompt')}"

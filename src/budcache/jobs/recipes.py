@@ -125,7 +125,7 @@ RECIPES = {
         "Tongyi-MAI/Z-Image", 50, (10, 14, 18), "images", 16, 1024, 1024,
         seconds=0.25, gpu="H100", known_from=_SCALED,
         guidance=(3.0, 4.0, 5.0),
-        note="For Z-Image-Turbo: its own id, --steps 9 --budgets 4,5,6 --guidance 0.",
+        note="For Z-Image-Turbo: its own id, --steps 9 --budgets 4-8 --guidance 0.",
     ),
     "sd3": Recipe(
         "stabilityai/stable-diffusion-3.5-large", 28, (6, 8, 10, 12), "images", 16, 1024, 1024,
