@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,14 +16,15 @@ from budcache.comparison.searching import expected_calls, searched
 from budcache.comparison.settings import Settings, described
 from budcache.errors import BudcacheError, BudcacheWarning, FileError, PolicyError
 from budcache.jobs.meter import Meter
-from budcache.jobs.setup import Setup
+from budcache.jobs.setup import Elsewhere, Setup
 from budcache.mask import Computed, Mask
 from budcache.policy import Ladder, Origin, Policy
-from budcache.samples.samples import seeded
+from budcache.samples.samples import runs_of, seeded
 from budcache.wording import quote
 
 if TYPE_CHECKING:
     from budcache.workers import Workers
+    from budcache.workers.team import Team
 
 __all__ = ["LEDGER", "SETTINGS", "Preparation", "Ready", "plain"]
 
@@ -53,7 +54,9 @@ class Preparation:
         folder: where searches are kept.
         policies: ladders that are there already, by method.
         settings: of other methods that were chosen already.
-        workers: who holds the runs of our searches, if not this process.
+        workers: who holds the runs of our searches, if not this process: to be started, or at work already.
+
+    Whoever has started workers ends them when it is closed.
     """
 
     pipe: Any
@@ -66,8 +69,13 @@ class Preparation:
     batch: int
     meter: Meter
     settings: Settings | None = None
-    workers: Workers | None = None
+    workers: Workers | Team | None = None
     _tuners: dict[str, Any] = field(default_factory=dict)
+    _held: ExitStack = field(default_factory=ExitStack)
+
+    def close(self) -> None:
+        """End the workers that were started for the searches."""
+        self._held.close()
 
     def made_of(self, method: str) -> str:
         """A fingerprint of what a method is given beside the comparison's own settings."""
@@ -84,8 +92,7 @@ class Preparation:
         if method in (*self.policies, *UNTAUGHT):
             return 0
         if method in (*OURS, *AUTHORS):
-            wan = type(self.pipe).__name__.startswith("Wan")
-            groups = [self.budgets] if method in OURS else [[budget] for budget in self.budgets]
+            groups, wan = [self.budgets] if method in OURS else [[budget] for budget in self.budgets], self._is_wan
             return sum(expected_calls(method, self.steps, those, len(self.calibration), wan) for those in groups)
         given = self.settings
         missing = [budget for budget in self.budgets if given is None or given.find(method, budget) is None]
@@ -178,10 +185,30 @@ class Preparation:
         """What ladders that are searched here say of where they came from."""
         return Setup(self.pipe, self.steps).origin(self.calibration, seed=self.seed)
 
+    @property
+    def _is_wan(self) -> bool:
+        return type(self.pipe).__name__.startswith("Wan")
+
+    @cached_property
+    def _where(self) -> Any:
+        """What our searches run on: the pipeline itself, or workers, who load it once for all of them."""
+        if self.workers is None:
+            return self.pipe
+        if isinstance(self.workers, Elsewhere):
+            from budcache.workers.team import check_same
+
+            check_same(self.pipe, self.workers)
+            return self.workers
+        most = runs_of(self.calibration, self.batch)
+        return self._held.enter_context(
+            self.workers.started(self.pipe, watch=self.meter.tell, job="compare", most=most)
+        )
+
     def _search(self, method: str, budgets: Sequence[int], ledger: str) -> Ladder:
         return searched(
             method,
-            self.pipe,
+            self._where,
+            wan=self._is_wan,
             steps=self.steps,
             budgets=budgets,
             samples=self.calibration,
@@ -189,7 +216,6 @@ class Preparation:
             seed=self.seed,
             batch=self.batch,
             meter=self.meter,
-            workers=self.workers,
         )
 
     def _policy(self, policy: Policy) -> Ready:

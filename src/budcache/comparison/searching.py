@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from budcache.comparison.methods import AUTHORS
 from budcache.events import Event, Progress, WorkerTold
@@ -13,9 +13,6 @@ from budcache.jobs.estimate import estimate
 from budcache.jobs.meter import Meter
 from budcache.jobs.search import search
 from budcache.policy import Ladder
-
-if TYPE_CHECKING:
-    from budcache.workers import Workers
 
 __all__ = ["expected_calls", "searched"]
 
@@ -26,6 +23,7 @@ def searched(
     method: str,
     pipe: Any,
     *,
+    wan: bool,
     steps: int,
     budgets: Sequence[int],
     samples: Sequence[Mapping[str, Any]],
@@ -33,11 +31,9 @@ def searched(
     seed: int,
     batch: int,
     meter: Meter,
-    workers: Workers | None = None,
 ) -> Ladder:
     """The ladder of one of our methods, or of the published search, with its scores kept in a ledger of its own."""
     samples = samples[:AUTHORS_SAMPLES] if method in AUTHORS else samples
-    wan = type(pipe).__name__.startswith("Wan")
     seen: list[int] = []  # sample-calls, as the search tells them: those of interrupted runs come first
 
     def follow(event: Event) -> None:
@@ -56,7 +52,6 @@ def searched(
         seed=seed,
         batch=min(batch, len(samples)),
         ledger=ledger,
-        workers=workers,
         progress=False,
         watch=follow,
         objective="pixel" if method == "authors" and wan else "latent",
