@@ -725,7 +725,7 @@ def test_places_without_a_file(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert "is a pipe" in naming(tmp_path / "pipe", refusal(load, tmp_path / "pipe"))
+    assert "is a pipe" in naming(tmp_path / "pipe", refusal(load, tmp_path / "pipe", kind=FileError))
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
