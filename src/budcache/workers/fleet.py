@@ -130,13 +130,15 @@ class Fleet:
     def send(self, member: Member, method: str, *arguments: Any) -> Any:
         """Send a worker a message; `get` takes the answer."""
         with asking():
-            return getattr(member.actor, method).remote(*arguments)
+            sent = getattr(member.actor, method).remote(*arguments)
+            hash(sent)  # a client's message has a name only when it has arrived, and whoever looks it up would wait
+            return sent
 
     def post(self, method: str, *arguments: Any) -> None:
         """Send all workers a message that nobody waits for. If it does not get there, the next question says so."""
         for member in self.members:
-            with suppress(WorkerError):
-                self.send(member, method, *arguments)
+            with suppress(WorkerError), asking():
+                getattr(member.actor, method).remote(*arguments)
 
     def first(self, messages: Iterable[Any]) -> Any:
         """The message that is answered first. If the cluster is lost meanwhile, nobody would ever answer: an error."""
