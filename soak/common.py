@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MEMORY", "ZOO", "Broken", "ended", "forked", "main", "peak_bytes", "require"]
+__all__ = ["MEMORY", "ZOO", "Broken", "ended", "forked", "main", "peak_bytes", "project", "require"]
 
 # Where the tests keep tiny pipelines of every kind; some soaks run on them.
 ZOO = [str(Path(__file__).parent.parent / "tests" / part) for part in ("pipeline", "")]
@@ -73,6 +73,18 @@ def ended(child: int, after: float | None = None) -> int:
         time.sleep(after)
         os.kill(child, signal.SIGKILL)  # of one that has ended already nothing is left but its code
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def project() -> dict[str, Any]:
+    """What `pyproject.toml` says of the project."""
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib
+
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text()
+    found: dict[str, Any] = tomllib.loads(text)["project"]
+    return found
 
 
 def peak_bytes() -> int:

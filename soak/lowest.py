@@ -14,9 +14,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
-from soak.common import main, require
+from soak.common import main, project, require
 
 ROOT = Path(__file__).parent.parent
 HOME = ROOT / ".venv-lowest"
@@ -32,8 +30,7 @@ TESTS = (
 
 def pinned() -> list[str]:
     """Every dependency at its lower bound."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lowest = [re.sub(r">=", "==", each) for each in project["dependencies"] if not each.startswith("torch>")]
+    lowest = [re.sub(r">=", "==", each) for each in project()["dependencies"] if not each.startswith("torch>")]
     return [TORCH, *lowest]
 
 

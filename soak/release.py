@@ -20,9 +20,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
-from soak.common import main, require
+from soak.common import main, project, require
 
 ROOT = Path(__file__).parent.parent
 TRIED = """
@@ -75,7 +73,7 @@ def _tried(wheel: Path, home: Path) -> dict[str, Any]:
         **offline,
     )
     require((home / "a.png").stat().st_size > 0, "the command draws nothing")
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = project()["version"]
     found = json.loads(said.splitlines()[-1])
     require(found["version"] == version, f"the wheel says {found['version']}, pyproject.toml {version}")
     return {"drew": ["tiny-flux", "tiny-wan"], **found}

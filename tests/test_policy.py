@@ -722,6 +722,12 @@ def test_places_without_a_file(tmp_path):
     assert "cannot be read" in refusal(load, tmp_path / ("long" * 70), kind=FileError)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a pipe" in naming(tmp_path / "pipe", refusal(load, tmp_path / "pipe", kind=FileError))
+
+
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
 def test_an_endless_file_is_not_read_to_the_end():
     assert "bytes" in naming("/dev/zero", refusal(load, "/dev/zero"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +67,26 @@ def test_a_thought_is_sent_what_all_runs_answer():
     known = Calibration([Toy(seed) for seed in range(3)])
     ends = list(together(known, (thought(name, count) for name, count in (("a", 2), ("b", 0), ("c", 1))), 3))
     assert ends == [("a", [[0, 2, 4]] * 2), ("b", []), ("c", [[0, 2, 4]])]
+
+
+def test_what_is_found_comes_in_order_as_soon_as_it_is_known():
+    """Whoever writes it down should not lose it to what happens while the others go on."""
+
+    def thought(name, questions):
+        for number in range(questions):
+            yield Numbered(number)
+        return name
+
+    known = Roomy([Toy(0)])
+    ends = together(known, (thought(name, count) for name, count in (("a", 1), ("b", 3), ("c", 2))), 3)
+    assert [(name, known.asked) for name in ends] == [("a", 1), ("b", 3), ("c", 3)]
+
+
+@dataclass(frozen=True)
+class Numbered(Double):
+    """One of several questions; the same number is the same question."""
+
+    which: int
 
 
 def test_a_run_that_is_added_is_asked_too():

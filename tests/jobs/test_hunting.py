@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from budcache.errors import JournalError
 from budcache.jobs.config import SearchConfig
 from budcache.jobs.hunting import Hunt
 from budcache.provenance import Origin
@@ -51,6 +52,28 @@ def test_the_time_of_the_masks_counts_once():
     assert not hunt.is_over
     hunt.begin -= 40
     assert hunt.is_over
+
+
+class FullDisk:
+    """A ledger that can be written no more."""
+
+    spent, closed = 0, False
+
+    def note(self, calls):
+        raise JournalError("no room")
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, JournalError, None])
+def test_what_ended_a_search_is_said_and_not_that_its_cost_could_not_be_noted(ends):
+    config, ledger = SearchConfig(steps=8, budgets=(3,), strategy=Uniform(), refine="none"), FullDisk()
+    with pytest.raises(ends or JournalError) as caught, Hunt(config, lambda event: None, ledger):
+        if ends is not None:
+            raise ends("first")
+    assert ledger.closed
+    assert str(caught.value) == ("no room" if ends is None else "first")
 
 
 @pytest.mark.parametrize(

@@ -488,3 +488,10 @@ def test_an_ask_that_is_left_in_the_middle_has_written_what_it_scored(path):
     first = [next(answers) for _ in range(4)]
     ledger.close()
     assert [step.loss for step in read_history(path)] == [score.loss for score in first]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_the_history_of_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="cannot be read: it is a pipe"):
+        read_history(tmp_path / "pipe")

@@ -202,6 +202,23 @@ def test_a_cluster_that_is_lost_leaves_a_ledger_from_which_one_process_goes_on(a
 
 
 @pytest.mark.slow
+def test_a_cluster_that_is_lost_to_who_came_from_outside_is_a_sentence(alone, tmp_path):
+    pytest.importorskip("grpc")
+    port = free_port()
+    with cluster_started("--ray-client-server-port", str(port)) as (env, _):
+        victims = [process.pid for process in processes_of(Path(env["RAY_TMPDIR"]))]
+        deed = f"[os.kill(pid, signal.SIGKILL) for pid in {victims}]"
+        one = (WORKERS, f"ray://127.0.0.1:{port}", "--worker-count", 1)
+        code, output, errors = ended(tmp_path, *one, lines=2, deed=deed, env=env | TOKEN)
+    assert (code, output) == (2, ""), errors
+    assert re.match(r"budcache: the Ray cluster is lost .*goes on from there", said(errors)), errors
+    assert "Traceback" not in errors
+    known = scores(tmp_path / "found.ledger.jsonl")
+    assert known == scores(alone[1])[: len(known)]
+    assert len(known) >= 2
+
+
+@pytest.mark.slow
 def test_an_interrupt_leaves_nobody_behind(alone, tmp_path):
     """In the middle of the work, of a cluster that the command had started itself."""
     home = Path(tempfile.mkdtemp(prefix="rt"))

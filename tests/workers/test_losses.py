@@ -88,6 +88,36 @@ def test_who_dies_too_often_ends_the_job_and_one_process_goes_on(alone, pipe, cl
     assert found.searched.earlier > 0
 
 
+def starving(mark):
+    """What loads tiny-flux so that it runs out of memory once, whoever is first: in the middle of a full run."""
+
+    def load():
+        from pathlib import Path
+
+        pipe, calls = budcache.load(MODEL), []
+
+        def hook(*_):
+            calls.append(1)
+            if len(calls) == 5 and not Path(mark).exists():
+                Path(mark).touch()
+                raise MemoryError("on purpose")
+
+        pipe.transformer.register_forward_pre_hook(hook)
+        return pipe
+
+    return load
+
+
+def test_a_worker_that_runs_out_of_memory_is_replaced(alone, cluster, tmp_path):
+    told = []
+    with Workers(1).started(starving(str(tmp_path / "mark"))) as team:
+        found = budcache.search(team, **SEARCH, ledger=tmp_path / "l", watch=told.append)
+    assert (tmp_path / "mark").exists()
+    assert told_of(told, 0).count("lost") == 1
+    assert moving(found) == moving(alone[0])
+    assert scores(tmp_path / "l") == scores(alone[1])
+
+
 # Without a model, so that workers start in a second: each answers with its run's number and the question's.
 
 
@@ -95,16 +125,23 @@ OPENING = Opening(None, Teaching(), 0, {number: {} for number in range(5)})
 EXPECTED = [[(question, number) for number in range(5)] for question in (7, 8)]
 
 
-def counter(dies=False):
+def counter(dies=False, starves=()):
     """A worker that only counts; defined in here, so that it is sent as it is."""
 
     class Counter:
+        def load(self, source, threads, gpus):
+            pass
+
         def where(self):
             return "here", os.getpid()
 
         def work(self, key, opening, numbers, questions):
             from budcache.workers.worker import Report
 
+            if set(numbers) & set(starves):
+                from budcache.workers.worker import Starved
+
+                raise Starved("on purpose")
             if dies and questions:
                 os.kill(os.getpid(), signal.SIGKILL)
             facts = dict.fromkeys(opening.calls, "known") if opening is not None else {}
@@ -142,3 +179,31 @@ def test_retries_have_a_limit(cluster):
         with pytest.raises(WorkerError, match=r"worker 0 on here died 3 times in a row.*goes on from there"):
             list(shards.ask([7, 8]))
     assert told_of(told, 0).count("lost") == 3
+
+
+def test_who_runs_out_of_memory_again_and_again_says_so_even_if_others_answer_in_between(cluster):
+    told, said = [], r"ran out of memory 3 times in a row \(on purpose\).*a smaller batch"
+    hands = Fleet(cluster, Workers(1, cpus=0.5, retries=2), told.append, kind=counter(starves=[2]))
+    with hands as fleet, pytest.raises(WorkerError, match=said):
+        Shards(fleet, OPENING, None).teach()
+    states = told_of(told, 0)
+    assert states.count("lost") == 3
+    assert "working" in states
+
+
+def test_who_cannot_take_a_place_gives_it_up(cluster):
+    def refuse(member):
+        raise ValueError("another version")
+
+    told = []
+    with Fleet(cluster, Workers(2, cpus=0.5), told.append, kind=counter()) as fleet:
+        fleet.load("anything")
+        fleet.check = refuse
+        shards = Shards(fleet, OPENING, None)
+        shards.teach()
+        os.kill(fleet.members[0].process, signal.SIGKILL)
+        assert list(shards.ask([7, 8])) == EXPECTED
+        assert told_of(told, 0)[-2:] == ["lost", "gone"]
+        os.kill(fleet.members[0].process, signal.SIGKILL)
+        with pytest.raises(ValueError, match="another version"):
+            list(shards.ask([7, 8]))

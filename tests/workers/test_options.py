@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -161,3 +162,25 @@ def test_the_command_refuses_alignment_by_gradients_before_anybody_is_started(ru
     assert errors.startswith(
         "budcache: by gradients one update follows the other, so workers would wait for each other."
     )
+
+
+def test_what_lies_on_this_disk_is_named_to_workers_by_its_whole_path(tmp_path, monkeypatch):
+    """They run in another folder."""
+    from budcache.cli.common import loader
+    from budcache.models import located
+
+    (tmp_path / "model").mkdir()
+    (tmp_path / "tiny-flux").mkdir()
+    (tmp_path / "turbo").mkdir()
+    (tmp_path / "style.safetensors").touch()
+    monkeypatch.chdir(tmp_path)
+    assert located("model") == located("./model") == located(Path("model")) == str(tmp_path / "model")
+    assert located("tiny-flux") == "tiny-flux"
+    assert located("./tiny-flux") == str(tmp_path / "tiny-flux")
+    assert located("owner/name") == "owner/name"
+    assert loader("model", None, None, "style.safetensors", 1.0).args[::3] == (
+        str(tmp_path / "model"),
+        str(tmp_path / "style.safetensors"),
+    )
+    assert loader("tiny-flux", None, None, "turbo", 1.0).args[::3] == ("tiny-flux", "turbo")
+    assert loader("tiny-flux", None, None, None, 1.0).args[::3] == ("tiny-flux", None)

@@ -57,14 +57,19 @@ def test_fits_and_alignments_do(pipe, three, alone):
 
 
 @pytest.mark.slow
-def test_comparisons_search_there(pipe, cluster, tmp_path):
-    more = {"calibration": TEXTS[:4], "methods": ["budcache-plain"], "timed": [], "batch": 2}
-    ladders = []
-    for name, workers in (("here", None), ("there", Workers(1, load=MODEL))):
+def test_comparisons_search_there(pipe, cluster, three, tmp_path):
+    """Workers are started once for all of a comparison's searches, or are there already."""
+    more = {"calibration": TEXTS[:4], "methods": ["budcache-plain", "authors"], "timed": [], "batch": 2}
+    ladders, told = [], []
+    for name, workers in (("here", None), ("there", Workers(1, load=MODEL)), ("team", three)):
         folder = tmp_path / name
-        budcache.compare(pipe, steps=STEPS, budgets=3, prompts=TEXTS[-1:], folder=folder, workers=workers, **more)
-        ladders.append((folder / "budcache-plain.ladder.json").read_text())
-    assert ladders[0] == ladders[1]
+        options = {**more, "watch": told.append if name == "there" else None, "workers": workers}
+        budcache.compare(pipe, steps=STEPS, budgets=3, prompts=TEXTS[-1:], folder=folder, **options)
+        ladders.append([path.read_text() for path in sorted(folder.glob("*.ladder.json"))])
+    assert ladders[0] == ladders[1] == ladders[2]
+    states = [event.state for event in told if isinstance(event, WorkerTold)]
+    assert states.count("ready") == 1
+    assert {event.job for event in told if isinstance(event, WorkerTold)} == {"compare"}
 
 
 # What is refused

@@ -165,14 +165,18 @@ class Asked(ABC):
 
 
 def together(asked: Asked, thoughts: Iterable[Thought[T]], room: int = 1) -> Iterator[T]:
-    """Follow lines of thought to their ends, so many at a time; those ask their questions side by side."""
+    """Follow lines of thought to their ends, so many at a time; those ask their questions side by side.
+
+    What they found comes in their order, each as soon as it and all before it are known.
+    """
     ahead = iter(thoughts)
     while group := list(islice(ahead, room)):
         yield from _side_by_side(asked, group)
 
 
-def _side_by_side(asked: Asked, thoughts: Sequence[Thought[T]]) -> list[T]:
+def _side_by_side(asked: Asked, thoughts: Sequence[Thought[T]]) -> Iterator[T]:
     found: dict[int, T] = {}
+    told = 0
     asking: dict[int, Question[Any]] = {}
     answers: dict[Question[Any], list[Any]] = {}
     going = list(range(len(thoughts)))
@@ -184,9 +188,11 @@ def _side_by_side(asked: Asked, thoughts: Sequence[Thought[T]]) -> list[T]:
                 asking[number] = thoughts[number].send(said)  # type: ignore[arg-type]
             except StopIteration as end:
                 found[number] = end.value
+        while told in found:  # before the next round: whoever writes it down does not lose it in that
+            yield found.pop(told)
+            told += 1
         going, questions = list(asking), list(dict.fromkeys(asking.values()))  # what several ask is asked once
         answers = dict(zip(questions, asked.ask(questions), strict=True))
-    return [found[number] for number in range(len(thoughts))]
 
 
 def finite(mask: Mask, losses: Sequence[float]) -> tuple[float, ...]:

@@ -133,7 +133,9 @@ def align(
         config.check_workers()
     with (
         Bar(quiet=as_json) as bar,
-        opened_pipeline(work.model, device, dtype, *work.lora, workers=hands, most=most, watch=bar) as pipe,
+        opened_pipeline(
+            work.model, device, dtype, *work.lora, workers=hands, most=most, watch=bar, job="align"
+        ) as pipe,
         pipeline_refusals(pipe),
     ):
         samples, settings = samples_for(pipe, texts, guidances, **wanted)

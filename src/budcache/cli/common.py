@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from budcache.errors import BudcacheError, FileError, PipelineError, SearchError
-from budcache.events import Watch
+from budcache.events import JobName, Watch
 from budcache.jobs.setup import taken_of
 from budcache.samples.prompts import read_prompts
 from budcache.wording import quote
@@ -189,12 +189,13 @@ def opened_pipeline(
     workers: Workers | None,
     most: int,
     watch: Watch,
+    job: JobName,
 ) -> Iterator[Any]:
     """The pipeline in this process, or with workers, each of whom loads it in the same way."""
     if workers is None:
         yield open_pipeline(model, device, dtype, lora, lora_scale)
         return
-    with workers.started(loader(model, device, dtype, lora, lora_scale), most=most, watch=watch) as team:
+    with workers.started(loader(model, device, dtype, lora, lora_scale), most=most, watch=watch, job=job) as team:
         yield team
 
 
@@ -202,11 +203,11 @@ def loader(
     model: str, device: str | None, dtype: Dtype | None, lora: str | None, lora_scale: float
 ) -> Callable[[], Any]:
     """What loads the same pipeline in another process, which may be in another folder."""
-    from budcache.models import EMBEDDED
+    from budcache.models import located
+    from budcache.models.loras import embedded
 
-    if model not in EMBEDDED and Path(model).expanduser().is_dir():
-        model = str(Path(model).expanduser().resolve())
-    return functools.partial(open_pipeline, model, device, dtype, lora, lora_scale)
+    lora = None if lora is None else located(lora, embedded(model))
+    return functools.partial(open_pipeline, located(model), device, dtype, lora, lora_scale)
 
 
 def _quiet() -> None:

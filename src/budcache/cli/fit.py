@@ -124,7 +124,7 @@ def fit(
     hands, most = workers_for(workers, worker_count, cpus_per_worker, gpus_per_worker), runs_of(texts, batch)
     with (
         Bar(quiet=as_json) as bar,
-        opened_pipeline(work.model, device, dtype, *work.lora, workers=hands, most=most, watch=bar) as pipe,
+        opened_pipeline(work.model, device, dtype, *work.lora, workers=hands, most=most, watch=bar, job="fit") as pipe,
         pipeline_refusals(pipe),
     ):
         samples, settings = samples_for(pipe, texts, guidances, **wanted)

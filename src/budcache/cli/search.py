@@ -173,7 +173,9 @@ def search(
     most = runs_of(texts, batch)
     with (
         Bar(quiet=as_json) as bar,
-        opened_pipeline(model, device, dtype, lora, lora_scale, workers=hands, most=most, watch=bar) as pipe,
+        opened_pipeline(
+            model, device, dtype, lora, lora_scale, workers=hands, most=most, watch=bar, job="search"
+        ) as pipe,
         pipeline_refusals(pipe),
     ):
         samples, settings = samples_for(pipe, texts, guidances, **wanted)

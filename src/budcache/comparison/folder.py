@@ -28,7 +28,7 @@ from budcache.metrics import METRICS
 from budcache.metrics.base import Frame
 from budcache.storage import media
 from budcache.storage.files import replacing
-from budcache.storage.journal import Journal
+from budcache.storage.journal import Journal, whole_lines
 from budcache.wording import quote
 
 __all__ = ["Drawn", "Folder", "Kept", "compares", "picture", "unusable"]
@@ -352,10 +352,9 @@ def _digest(line: Mapping[str, Any]) -> str:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a journal, without taking it over; a last one that is being written is left out."""
+    """What a journal of a comparison holds, without taking it over."""
     try:
-        text = path.read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.split("\n")[:-1]]
+        lines = [json.loads(line) for line in whole_lines(path)]
         if dict(lines[0]["comparison"])["format"] not in READABLE:
             raise ValueError
         return [dict(line) for line in lines]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 from budcache.comparison.methods import AUTHORS, OURS, SOLVERS, UNTAUGHT
 from budcache.comparison.searching import expected_calls, searched
 from budcache.comparison.settings import Settings, described
-from budcache.errors import BudcacheError, BudcacheWarning, FileError, PolicyError
+from budcache.errors import BudcacheError, BudcacheWarning, FileError, PolicyError, SearchError
 from budcache.jobs.meter import Meter
-from budcache.jobs.setup import Setup
+from budcache.jobs.setup import Elsewhere, Setup
 from budcache.mask import Computed, Mask
+from budcache.pipeline.experts import switch_of
 from budcache.policy import Ladder, Origin, Policy
-from budcache.samples.samples import seeded
+from budcache.samples.samples import runs_of, seeded
 from budcache.wording import quote
 
 if TYPE_CHECKING:
     from budcache.workers import Workers
+    from budcache.workers.team import Team
 
 __all__ = ["LEDGER", "SETTINGS", "Preparation", "Ready", "plain"]
 
@@ -53,8 +55,10 @@ class Preparation:
         folder: where searches are kept.
         policies: ladders that are there already, by method.
         settings: of other methods that were chosen already.
-        workers: who holds the runs of our searches, if not this process.
-        kind: the class of the pipeline, where none is at hand to say what all this would cost.
+        workers: who holds the runs of our searches, if not this process: to be started, or at work already.
+        kind: the class of the pipeline; asked of the pipeline itself unless none is at hand, to say what this would cost.
+
+    Whoever has started workers ends them when it is closed.
     """
 
     pipe: Any
@@ -67,9 +71,14 @@ class Preparation:
     batch: int
     meter: Meter
     settings: Settings | None = None
-    workers: Workers | None = None
+    workers: Workers | Team | None = None
     kind: str = ""
     _tuners: dict[str, Any] = field(default_factory=dict)
+    _held: ExitStack = field(default_factory=ExitStack)
+
+    def close(self) -> None:
+        """End the workers that were started for the searches."""
+        self._held.close()
 
     def made_of(self, method: str, budget: int) -> str:
         """A fingerprint of what a method is given at a budget beside the comparison's own settings."""
@@ -86,9 +95,8 @@ class Preparation:
         if method in (*self.policies, *UNTAUGHT):
             return 0
         if method in (*OURS, *AUTHORS):
-            kind = self.kind or type(self.pipe).__name__
             groups = [self.budgets] if method in OURS else [[budget] for budget in self.budgets]
-            return sum(expected_calls(method, self.steps, those, len(self.calibration), kind) for those in groups)
+            return sum(expected_calls(method, self.steps, those, len(self.calibration), self._kind) for those in groups)
         given = self.settings
         missing = [budget for budget in self.budgets if given is None or given.find(method, budget) is None]
         if not missing:
@@ -180,10 +188,35 @@ class Preparation:
         """What ladders that are searched here say of where they came from."""
         return Setup(self.pipe, self.steps).origin(self.calibration, seed=self.seed)
 
+    @property
+    def _kind(self) -> str:
+        return self.kind or type(self.pipe).__name__
+
+    @cached_property
+    def _where(self) -> Any:
+        """What our searches run on: the pipeline itself, or workers, who load it once for all of them."""
+        if self.workers is None:
+            return self.pipe
+        if isinstance(self.workers, Elsewhere):
+            from budcache.workers.team import check_same
+
+            check_same(self.pipe, self.workers)
+            return self.workers
+        most = runs_of(self.calibration, self.batch)
+        return self._held.enter_context(
+            self.workers.started(self.pipe, watch=self.meter.tell, job="compare", most=most)
+        )
+
     def _search(self, method: str, budgets: Sequence[int], ledger: str) -> Ladder:
+        if method in AUTHORS and switch_of(self.pipe, self.steps) is not None:
+            raise SearchError(
+                "the pipeline has two experts, and the published search does not know that the second one's first step "
+                "must be computed. Leave it out."
+            )
         return searched(
             method,
-            self.pipe,
+            self._where,
+            kind=self._kind,
             steps=self.steps,
             budgets=budgets,
             samples=self.calibration,
@@ -191,7 +224,6 @@ class Preparation:
             seed=self.seed,
             batch=self.batch,
             meter=self.meter,
-            workers=self.workers,
         )
 
     def _policy(self, policy: Policy) -> Ready:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from budcache.comparison.methods import AUTHORS
-from budcache.errors import SearchError
 from budcache.events import Event, Progress, WorkerTold
 from budcache.jobs.estimate import estimate
 from budcache.jobs.meter import Meter
 from budcache.jobs.search import search
-from budcache.pipeline.experts import switch_of
 from budcache.policy import Ladder
-
-if TYPE_CHECKING:
-    from budcache.workers import Workers
 
 __all__ = ["expected_calls", "searched"]
 
@@ -29,6 +24,7 @@ def searched(
     method: str,
     pipe: Any,
     *,
+    kind: str,
     steps: int,
     budgets: Sequence[int],
     samples: Sequence[Mapping[str, Any]],
@@ -36,16 +32,9 @@ def searched(
     seed: int,
     batch: int,
     meter: Meter,
-    workers: Workers | None = None,
 ) -> Ladder:
     """The ladder of one of our methods, or of the published search, with its scores kept in a ledger of its own."""
     samples = samples[:AUTHORS_SAMPLES] if method in AUTHORS else samples
-    kind = type(pipe).__name__
-    if method in AUTHORS and switch_of(pipe, steps) is not None:
-        raise SearchError(
-            "the pipeline has two experts, and the published search does not know that the second one's first step "
-            "must be computed. Leave it out."
-        )
     seen: list[int] = []  # sample-calls, as the search tells them: those of interrupted runs come first
 
     def follow(event: Event) -> None:
@@ -64,7 +53,6 @@ def searched(
         seed=seed,
         batch=min(batch, len(samples)),
         ledger=ledger,
-        workers=workers,
         progress=False,
         watch=follow,
         objective="pixel" if method == "authors" and kind.startswith("Wan") else "latent",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from budcache.errors import FileError, PolicyError
+from budcache.errors import FileError, PolicyError, SearchError
 from budcache.hub.published import TAG, Published, weights_tag
 from budcache.hub.reading import SECONDS, Repository, hub_answers, named
+from budcache.options import whole
 from budcache.provenance import same_adapters
 from budcache.storage.schema import Text, Value
 
@@ -60,6 +61,8 @@ def find(
         steps: settings to be near to, as are the others; by default the pipeline's own.
         token: as for `huggingface_hub`; by default the one of this machine's login.
     """
+    if steps is not None and whole("steps", steps) < 1:
+        raise SearchError(f"no ladder has {steps} steps. Give at least 1, or leave it out.")
     weights, adapters = None, tuple[str, ...]()
     if isinstance(model, str | os.PathLike):
         base = named(model)

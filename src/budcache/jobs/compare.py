@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +21,7 @@ from budcache.errors import BudcacheError, BudcacheWarning, SearchError
 from budcache.events import EntryDone, Event, Planned, Watch
 from budcache.jobs.config import known_options
 from budcache.jobs.meter import Meter
-from budcache.jobs.setup import check_call
+from budcache.jobs.setup import Elsewhere, check_call
 from budcache.jobs.watching import watching
 from budcache.metrics import METRICS, Metric, metric
 from budcache.metrics import usual as usual_metrics
@@ -32,6 +33,7 @@ from budcache.wording import nearest, quote
 if TYPE_CHECKING:
     from budcache.policy import Origin
     from budcache.workers import Workers
+    from budcache.workers.team import Team
 
 __all__ = ["EVALUATION_SEED", "CompareConfig", "compare", "expected"]
 
@@ -145,7 +147,7 @@ def compare(
     timed: Sequence[str] | None = None,
     fps: int = 16,
     grow: bool = False,
-    workers: Workers | None = None,
+    workers: Workers | Team | None = None,
     watch: Watch | None = None,
     progress: bool | None = None,
 ) -> Comparison:
@@ -184,7 +186,8 @@ def compare(
         timed: the methods whose speed is measured, in pairs with full runs; None is all of them.
         fps: frames a second at which videos are shown.
         grow: measure, and write the page anew, whenever a method is finished at a budget, not only at the end.
-        workers: who holds the runs of our searches, as in `search`; `load` says how they get the same pipeline.
+        workers: who holds the runs of our searches, as in `search`; `load` says how they get the same pipeline. Or
+            workers that have loaded it already (`Workers.started`).
             Drawing, timing and other methods' calibration stay in this process.
         watch: told typed events (`budcache.events`): what it will cost, how far it is, what is finished.
         progress: whether to show a bar; None does so in a terminal or a notebook.
@@ -213,7 +216,7 @@ def compare(
         fps=whole("fps", fps),
     )
     config.check_pipeline(pipe)
-    if workers is not None and workers.load is None:
+    if workers is not None and not isinstance(workers, Elsewhere) and workers.load is None:
         raise SearchError("workers load the pipeline themselves. Say what: Workers(load=...), a name or a function.")
     if metrics is None:
         config = replace(config, metrics=usual_metrics(config.makes_videos(pipe)))
@@ -249,7 +252,8 @@ def compare(
             config.settings,
             workers,
         )
-        draw(drawing, preparation, config.methods, config.budgets)
+        with closing(preparation):
+            draw(drawing, preparation, config.methods, config.budgets)
         meter.phase(MEASURING)
         measure_all(kept, judges, meter)
     return show(config.folder)

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -115,6 +115,18 @@ def _check_model(name: str | os.PathLike[str]) -> str:
             "the form owner/name."
         )
     return text
+
+
+def located(name: str | os.PathLike[str], known: Collection[str] = EMBEDDED) -> str:
+    """A name that means the same to a process in another folder: of what is on this disk, the whole path.
+
+    Args:
+        name: of a model or a LoRA.
+        known: the embedded ones, which come first.
+    """
+    text = os.fspath(name)
+    path = Path(text).expanduser()
+    return text if text in known or not path.exists() else str(path.absolute())
 
 
 def folder(name: str | os.PathLike[str]) -> Path:

@@ -14,7 +14,7 @@ from torch import Tensor
 from budcache.errors import SearchError
 from budcache.numerics.shelf import Kept, Shelf
 
-__all__ = ["leaves", "out_of_memory_as_error", "park", "size_of", "unpark"]
+__all__ = ["is_out_of_memory", "leaves", "out_of_memory_as_error", "park", "size_of", "unpark"]
 
 T = TypeVar("T")
 LEAST = 1024  # bytes: what is smaller is not worth a place on a shelf
@@ -105,8 +105,13 @@ def out_of_memory_as_error() -> Iterator[None]:
     """An out-of-memory error as a sentence."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        sure = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not sure and "memory" not in str(error):  # how torch says it of a CPU
+    except Exception as error:
+        if not is_out_of_memory(error):
             raise
         raise SearchError("the model ran out of memory. Use a smaller batch or size, or offloading.") from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that there was not enough memory."""
+    sure = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return sure or (isinstance(error, RuntimeError) and "memory" in str(error))  # how torch says it of a CPU

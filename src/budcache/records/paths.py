@@ -63,9 +63,10 @@ class ShortestPaths:
         """The masks of each budget, best first, `count` of them if there are so many."""
         steps = self.stretches.grams.steps
         found: dict[int, list[Mask]] = {}
+        weigh = self._weigh(power)
         layer: Layer = {(NONE, 0): [(0.0, (0,))]}
         for calls in range(1, max(budgets) + 1):
-            costs = {path: cost + self._onwards(path, power) for paths in layer.values() for cost, path in paths}
+            costs = {path: cost + self._onwards(path, weigh) for paths in layer.values() for cost, path in paths}
             if calls in budgets:
                 whole = sorted((float(cost[steps]), path) for path, cost in costs.items())
                 found[calls] = [Mask.of(steps, path) for cost, path in whole if math.isfinite(cost)][:count]
@@ -79,14 +80,18 @@ class ShortestPaths:
 
     def cost(self, mask: Mask, power: float) -> float:
         """What a mask costs."""
-        computed = mask.computed
+        computed, weigh = mask.computed, self._weigh(power)
         return math.fsum(
-            float(self._onwards(computed[: place + 1], power)[end]) for place, (_, end) in enumerate(mask.segments)
+            float(self._onwards(computed[: place + 1], weigh)[end]) for place, (_, end) in enumerate(mask.segments)
         )
 
-    def _onwards(self, path: tuple[int, ...], power: float) -> Array:
+    def _weigh(self, power: float) -> Array:
+        """What an error counts on arriving at each step."""
+        return np.asarray((NEVER_FREE + progress(self.stretches.grams.levels)) ** power)
+
+    def _onwards(self, path: tuple[int, ...], weigh: Array) -> Array:
         """What it costs to go on from a path to every later step, and to the end."""
-        step, weigh = path[-1], (NEVER_FREE + progress(self.stretches.grams.levels)) ** power
+        step = path[-1]
         return np.asarray(self.stretches.errors(step)[1][self.stretches.row(step, path[:-1])] * weigh)
 
     def _longer(self, costs: dict[tuple[int, ...], Array]) -> Layer:

@@ -58,6 +58,8 @@ def _text(source: Path) -> str:
     try:
         if source.is_dir():
             raise FileError(f"{source} is a folder. Name the policy file in it.")
+        if source.is_fifo():  # to open it would be to wait for whoever writes, perhaps for ever
+            raise FileError(f"{source} is a pipe. Write what comes out of it into a file, and name that.")
         # Bounded by what is read, not by the size it states: a device states 0 and never ends.
         with source.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -17,9 +18,23 @@ from budcache.errors import JournalError
 from budcache.storage.files import sync_folder
 from budcache.wording import quote
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "whole_lines"]
 
 VERSION = 1
+
+
+def whole_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a journal that are whole, without taking it over.
+
+    The last one may have been cut off by a kill, or is being written: a line is whole only with its end.
+    """
+    if Path(path).is_fifo():
+        raise OSError(errno.EINVAL, "it is a pipe")
+    return _whole(Path(path).read_bytes()).decode().split("\n")[:-1]
+
+
+def _whole(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]
 
 
 class Journal:
@@ -140,10 +155,9 @@ class Journal:
         except OSError as error:
             reason = error.strerror or error
             raise JournalError(f"the {self.kind} {self.path} cannot be read: {reason}. Choose another place.") from None
-        # The last line may have been cut off by a kill; a line is whole only with its end.
-        end = data.rfind(b"\n") + 1
+        end = len(_whole(data))
         try:
-            whole = data[:end].decode().splitlines()
+            whole = data[:end].decode().split("\n")[:-1]
         except UnicodeDecodeError:
             raise self._foreign() from None
         header = json.dumps(first, default=index)  # numpy's whole numbers, too

@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from budcache.calibration.aggregate import mean
@@ -20,7 +19,7 @@ from budcache.errors import FileError, SearchError
 from budcache.events import Scored
 from budcache.mask import Mask
 from budcache.rows import Row
-from budcache.storage.journal import Journal
+from budcache.storage.journal import Journal, whole_lines
 from budcache.strategies.strategy import Ask, ScoreMany
 
 __all__ = ["Ledger", "read_history"]
@@ -120,8 +119,7 @@ def _numbers(values: Iterable[Any], least: int = 1) -> tuple[float, ...]:
 def read_history(path: str | os.PathLike[str]) -> list[Scored]:
     """The masks that a ledger holds, in the order in which they were scored; the phase says where reuse was fitted."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")[:-1]
-        entries = [json.loads(line) for line in lines]
+        entries = [json.loads(line) for line in whole_lines(path)]
         if "ledger" not in entries[0]:
             raise ValueError
         if "alignment" in entries[0]:

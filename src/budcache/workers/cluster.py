@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from budcache.errors import WorkerError
@@ -17,7 +17,7 @@ from budcache.wording import quote
 if TYPE_CHECKING:
     from budcache.workers.options import Workers
 
-__all__ = ["GOES_ON", "check_address", "check_there", "connected", "engine", "lost", "machines"]
+__all__ = ["GOES_ON", "asking", "check_address", "check_there", "connected", "engine", "lost", "machines"]
 
 STORE = 128 * 2**20  # bytes for what goes between processes: matrices, no latents
 ANSWERS = 5.0  # seconds in which a machine that is there answers
@@ -46,6 +46,7 @@ def engine() -> Any:
 def connected(workers: Workers) -> Iterator[Any]:
     """Ray, connected to the cluster; who is connected already stays so."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without GPUs may look at them
+    os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(int(LOST)))
     ray, address = engine(), workers.address
     if ray.is_initialized():
         _check_same(ray, address)
@@ -65,12 +66,26 @@ def connected(workers: Workers) -> Iterator[Any]:
             raise WorkerError(_why_not(address, error)) from None
         yield ray
     finally:  # also where Ctrl-C came while it was being started
-        ray.shutdown()
+        with suppress(Exception):  # a client whose cluster is lost: that was said already
+            ray.shutdown()
 
 
 def machines(ray: Any) -> list[dict[str, float]]:
     """What each machine of the cluster has: CPUs, GPUs."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    with asking():
+        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Calls of a client whose cluster does not answer any more are told as what they are: the cluster is lost."""
+    try:
+        yield
+    except Exception as error:
+        # Once it has given up, Ray raises a plain Exception.
+        if isinstance(error, ConnectionError) or "Ray Client is not connected" in str(error):
+            raise lost(error) from None
+        raise
 
 
 def check_there(ray: Any) -> None:
@@ -79,7 +94,7 @@ def check_there(ray: Any) -> None:
         if not ray.util.client.ray.is_connected():  # a client's own calls fail where its cluster is lost
             _wait_for(ray.get_runtime_context().gcs_address)
         me, nodes = ray.get_runtime_context().get_node_id(), ray.nodes()
-    except (OSError, RuntimeError, ray.exceptions.RayError) as error:
+    except Exception as error:  # whatever it is: who is there answers
         raise lost(error) from None
     if not any(node["Alive"] for node in nodes if node["NodeID"] == me):
         raise lost("this machine is no longer part of it")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,17 +12,26 @@ from typing import Any, Literal
 from budcache.errors import WorkerError
 from budcache.events import JobName, Watch, WorkerTold
 from budcache.wording import several
-from budcache.workers.cluster import GOES_ON, check_there, lost, machines
+from budcache.workers.cluster import GOES_ON, asking, check_there, machines
 from budcache.workers.options import Source, Workers
-from budcache.workers.worker import Worker
+from budcache.workers.worker import Starved, Worker
 
 __all__ = ["Fleet", "Lost", "Member"]
 
+logger = logging.getLogger(__name__)
 LOOK = 5  # seconds without an answer after which it is asked whether there is a cluster
 
 
 class Lost(Exception):
-    """The worker that was to answer is dead."""
+    """The worker that was to answer is dead, or as good as that.
+
+    Attributes:
+        memory: whether it is known that it ran out of memory.
+    """
+
+    def __init__(self, why: str, memory: bool = False) -> None:
+        super().__init__(why)
+        self.memory = memory
 
 
 @dataclass(eq=False)
@@ -68,6 +78,7 @@ class Fleet:
         self.ray, self.watch, self.job, self._kind = ray, watch, job, kind
         self.workers = workers.on(machines(ray), most)
         self._source: Source | None = None
+        self.check: Callable[[Member], None] | None = None  # whether a new worker has loaded what the others have
         self.members: list[Member] = []
         errors = ray.exceptions
         self._deaths = (
@@ -78,8 +89,9 @@ class Fleet:
     def __enter__(self) -> Fleet:
         try:
             self.members = [Member(number, self._new()) for number in range(self.workers.count or 1)]
-            wanted = {member.actor.where.remote(): member for member in self.members}
-            ready, late = self.ray.wait(list(wanted), num_returns=len(wanted), timeout=self.workers.patience)
+            wanted = {self.send(member, "where"): member for member in self.members}
+            with asking():
+                ready, late = self.ray.wait(list(wanted), num_returns=len(wanted), timeout=self.workers.patience)
             for place in late:
                 self._drop(wanted[place])
             self._require_somebody()
@@ -115,6 +127,19 @@ class Fleet:
             except Lost as loss:
                 self.replace(member, member.generation, loss)
 
+    def send(self, member: Member, method: str, *arguments: Any) -> Any:
+        """Send a worker a message; `get` takes the answer."""
+        with asking():
+            sent = getattr(member.actor, method).remote(*arguments)
+            hash(sent)  # a client's message has a name only when it has arrived, and whoever looks it up would wait
+            return sent
+
+    def post(self, method: str, *arguments: Any) -> None:
+        """Send all workers a message that nobody waits for. If it does not get there, the next question says so."""
+        for member in self.members:
+            with suppress(WorkerError), asking():
+                getattr(member.actor, method).remote(*arguments)
+
     def first(self, messages: Iterable[Any]) -> Any:
         """The message that is answered first. If the cluster is lost meanwhile, nobody would ever answer: an error."""
         waiting = list(messages)
@@ -125,9 +150,12 @@ class Fleet:
     def get(self, message: Any) -> Any:
         """What a worker answered; its errors are raised here as they were there."""
         try:
-            return self.ray.get(self.first([message]))
+            with asking():
+                return self.ray.get(self.first([message]))
         except self.ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
+            if isinstance(cause, Starved):
+                raise Lost(str(cause), memory=True) from None
             if isinstance(cause, self.ray.exceptions.RaySystemError):
                 raise WorkerError(
                     f"a worker cannot read what it was sent: {str(cause).strip().splitlines()[-1]}. Modules that your "
@@ -142,10 +170,17 @@ class Fleet:
         member.losses, member.sample_calls = 0, member.sample_calls + sample_calls
         self.tell(member, "working")
 
-    def replace(self, member: Member, generation: int, loss: Lost) -> None:
+    def replace(self, member: Member, generation: int, loss: Lost, deaths: int = 0) -> None:
         """Put a new worker in the place of a dead one, unless that was done already; it holds no runs yet.
 
-        Where there is no room for one, the place is given up, and the others have to take over.
+        Where there is no room for one, or it cannot load what the others have, the place is given up, and the others
+        have to take over.
+
+        Args:
+            member: the place.
+            generation: of the dead one.
+            loss: why it is dead.
+            deaths: how many have died of what it was asked, in whatever place.
         """
         if member not in self.members or member.generation != generation:
             return
@@ -153,14 +188,10 @@ class Fleet:
         self._kill(member)
         member.losses += 1
         self.tell(member, "lost")
-        if member.losses > self.workers.retries:
-            raise WorkerError(
-                f"worker {member.number} on {member.node or 'the cluster'} died {several(member.losses, 'time')} in a "
-                f"row, perhaps for lack of memory ({loss}). {GOES_ON}: give workers more room, or a smaller batch, or "
-                "go on without workers."
-            )
+        if (often := max(member.losses, deaths)) > self.workers.retries:
+            raise _too_often(member, often, loss)
         member.actor, member.generation, member.runs = self._new(), member.generation + 1, 0
-        place = member.actor.where.remote()
+        place = self.send(member, "where")
         if not self._placed(place):
             self._drop(member)
             self._require_somebody()
@@ -169,17 +200,25 @@ class Fleet:
             member.node, member.process = self.get(place)
             if self._source is not None:
                 self.get(self._load(member))
+                if self.check is not None:
+                    self.check(member)
         except Lost as again:
             self.replace(member, member.generation, again)
+            return
+        except WorkerError:  # the cluster is lost
+            raise
+        except Exception as error:
+            if len(self.members) == 1:
+                raise
+            logger.warning("worker %d on %s is given up, the others take over: %s", member.number, member.node, error)
+            self._drop(member)
             return
         self.tell(member, "ready")
 
     def _answered(self, messages: list[Any], seconds: float) -> list[Any]:
         """The message that was answered first, if one was in time."""
-        try:
+        with asking():
             done: list[Any] = self.ray.wait(messages, num_returns=1, timeout=seconds)[0]
-        except ConnectionError as error:  # of a client, whose cluster does not answer any more
-            raise lost(error) from None
         return done
 
     def _placed(self, place: Any) -> bool:
@@ -199,10 +238,11 @@ class Fleet:
     def _new(self) -> Any:
         needs: Mapping[str, Any] = {"num_cpus": self.workers.cpus, "num_gpus": self.workers.gpus}
         # Who restarts a worker is this fleet, which knows what it held.
-        return self.ray.remote(self._kind).options(**needs, max_restarts=0, max_task_retries=0).remote()
+        with asking():
+            return self.ray.remote(self._kind).options(**needs, max_restarts=0, max_task_retries=0).remote()
 
     def _load(self, member: Member) -> Any:
-        return member.actor.load.remote(self._source, self.workers.threads, self.workers.gpus)
+        return self.send(member, "load", self._source, self.workers.threads, self.workers.gpus)
 
     def _kill(self, member: Member) -> None:
         with suppress(Exception):  # it is dead, or the cluster is
@@ -215,7 +255,8 @@ class Fleet:
 
     def _require_somebody(self) -> None:
         if not self.members:
-            free = self.ray.available_resources()
+            with asking():
+                free = self.ray.available_resources()
             raise WorkerError(
                 f"the cluster has had no room for a worker for {self.workers.patience:g} s: it has "
                 f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free, and each worker takes "
@@ -226,3 +267,16 @@ class Fleet:
 def _why(error: Exception) -> str:
     """What Ray says of a death: its last line has the cause, the lines before say which actor."""
     return str(error).strip().splitlines()[-1].strip().rstrip(".")
+
+
+def _too_often(member: Member, losses: int, loss: Lost) -> WorkerError:
+    who, often = f"worker {member.number} on {member.node or 'the cluster'}", f"{several(losses, 'time')} in a row"
+    if loss.memory:
+        return WorkerError(
+            f"{who} ran out of memory {often} ({loss}). {GOES_ON}: use a smaller batch or size, offloading, or "
+            "machines with more memory."
+        )
+    return WorkerError(
+        f"{who} died {often}, perhaps for lack of memory ({loss}). {GOES_ON}: give workers more room, or a smaller "
+        "batch, or go on without workers."
+    )

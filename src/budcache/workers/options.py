@@ -111,6 +111,7 @@ class Workers:
             job: what they are for.
             most: more workers are not started, where `count` is None.
         """
+        from budcache.models import located
         from budcache.workers.cluster import connected
         from budcache.workers.fleet import Fleet
         from budcache.workers.team import Team, check_same
@@ -126,6 +127,8 @@ class Workers:
             raise PipelineError(
                 f"workers cannot load {quote(source)}. Give them a name, a folder, or a function that makes a pipeline."
             )
+        if not callable(source):
+            source = located(source)
         with connected(self) as ray, Fleet(ray, self, watch, job, most) as fleet:
             team = Team(fleet, source)
             if here is not None:

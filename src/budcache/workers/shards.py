@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -72,13 +73,11 @@ class Shards(Asked):
 
     def forget(self, scope: Scope) -> None:
         """See `Asked`."""
-        for member in self.fleet.members:
-            member.actor.forget.remote(self._key, scope)
+        self.fleet.post("forget", self._key, scope)
 
     def forget_finals(self, owner: int, but: frozenset[Any] = frozenset()) -> None:
         """See `Asked`."""
-        for member in self.fleet.members:
-            member.actor.forget_finals.remote(self._key, owner, but)
+        self.fleet.post("forget_finals", self._key, owner, but)
 
     def room(self, scope: Scope, budget: int) -> int:
         """As many masks as workers can remember the states of: all outputs of a mask's steps, on all their runs."""
@@ -91,16 +90,18 @@ class Shards(Asked):
         """Let the workers close the runs."""
         for member in self.fleet.members:
             member.runs -= sum(self._is_open(number, member) for number in self._open)
-            member.actor.close.remote(self._key)
+        self.fleet.post("close", self._key)
 
     def _gathered(
         self, shares: Iterable[Sequence[int]], questions: Sequence[Question[Any]]
     ) -> Iterator[tuple[Sequence[int], int, Report]]:
         """What comes back of messages to the workers, as it comes: the runs, the sample-calls, and the report.
 
-        What was sent to a worker that dies is sent again, to the one that takes its place or to others.
+        What was sent to a worker that dies is sent again, to the one that takes its place or to others. What was worked
+        on at too many deaths is given up: with it every worker would die, however much it does in between.
         """
         pending: dict[Any, tuple[Member, int, Sequence[int]]] = {}
+        deaths = Counter[int]()  # by the first of the runs that were being worked on
         self._rehome()
 
         def send(numbers: Sequence[int]) -> None:
@@ -111,11 +112,15 @@ class Shards(Asked):
             send(numbers)
         while pending:
             done = self.fleet.first(pending)
-            member, generation, numbers = pending.pop(done)
+            member, generation, numbers = pending[done]
+            # Messages are worked on in the order in which they were sent.
+            at = next(sent for who, which, sent in pending.values() if (who, which) == (member, generation))[0]
+            del pending[done]
             try:
                 report: Report = self.fleet.get(done)
             except Lost as loss:
-                self.fleet.replace(member, generation, loss)
+                deaths[at] += member.generation == generation  # all that was sent to it tells of the same death
+                self.fleet.replace(member, generation, loss, deaths[at])
                 self._rehome()
                 for share in self._shares(numbers):
                     send(share)
@@ -130,7 +135,8 @@ class Shards(Asked):
         for number in missing:
             self._open[number] = member.number, member.generation
         member.runs += len(missing)
-        return member.actor.work.remote(self._key, opening if missing else None, list(numbers), list(questions))
+        given = opening if missing else None
+        return self.fleet.send(member, "work", self._key, given, list(numbers), list(questions))
 
     def _is_open(self, number: int, member: Member) -> bool:
         return self._open.get(number) == (member.number, member.generation)

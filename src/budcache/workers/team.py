@@ -37,26 +37,28 @@ class Team(Elsewhere):
         self.fleet = fleet
         self._handed_out = 0  # runs so far, so that the next ones go to who has fewest
         fleet.load(source)
+        fleet.check = self._check_newcomer
 
     @cached_property
     def about(self) -> About:
         """What there is to know of the pipeline; all workers must have the same one."""
         members = list(self.fleet.members)
-        asked = [(member, member.actor.about.remote()) for member in members]
+        asked = [(member, self.fleet.send(member, "about")) for member in members]
         found: list[About] = [self._said(member, "about", said) for member, said in asked]
         for member, other in zip(members, found, strict=True):
-            if other != found[0]:
-                raise PipelineError(
-                    f"worker {member.number} on {member.node} has loaded another pipeline than worker "
-                    f"{members[0].number} on {members[0].node}: {_difference(found[0], other)}. Give all machines the "
-                    "same model and versions."
-                )
+            _require_same(f"worker {members[0].number} on {members[0].node}", found[0], member, other)
         if (theirs := found[0].origin.versions.get("budcache")) != budcache.__version__:
             raise PipelineError(
                 f"the workers have budcache {theirs}, and here it is {budcache.__version__}. Install the same on all "
                 "machines."
             )
         return found[0]
+
+    def _check_newcomer(self, member: Member) -> None:
+        """Whoever takes the place of a dead worker may be on another machine, with other versions or another model."""
+        if "about" not in self.__dict__:  # nobody has asked yet, and who does will ask everybody
+            return
+        _require_same("the others", self.about, member, self.fleet.get(self.fleet.send(member, "about")))
 
     def switch(self, steps: int) -> int | None:
         """See `Elsewhere`."""
@@ -74,7 +76,7 @@ class Team(Elsewhere):
 
     def _first(self, method: str, *arguments: Any) -> Any:
         member = self.fleet.members[0]
-        return self._said(member, method, getattr(member.actor, method).remote(*arguments), *arguments)
+        return self._said(member, method, self.fleet.send(member, method, *arguments), *arguments)
 
     def _said(self, member: Member, method: str, message: Any, *arguments: Any) -> Any:
         """What a worker answers, or whoever takes its place."""
@@ -124,6 +126,14 @@ def check_same(pipe: Any, team: Team) -> None:
 def _sent(setup: Setup) -> Setup:
     """A setup as it is sent to workers, who have the pipeline and a shelf themselves."""
     return replace(setup, pipe=None, shelf=None)
+
+
+def _require_same(one: str, mine: About, member: Member, theirs: About) -> None:
+    if mine != theirs:
+        raise PipelineError(
+            f"worker {member.number} on {member.node} has loaded another pipeline than {one}: "
+            f"{_difference(mine, theirs)}. Give all machines the same model and versions."
+        )
 
 
 def _difference(one: About, other: About) -> str:

@@ -7,8 +7,8 @@ what to load.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,24 @@ if TYPE_CHECKING:
     from budcache.pipeline.about import About
     from budcache.workers.options import Source
 
-__all__ = ["Opening", "Report", "Worker"]
+__all__ = ["Opening", "Report", "Starved", "Worker"]
+
+
+class Starved(Exception):
+    """A worker has run out of memory: whatever it holds, another one is to take its place."""
+
+
+@contextmanager
+def starving() -> Iterator[None]:
+    """Running out of memory within is told as such."""
+    try:
+        yield
+    except Exception as error:
+        from budcache.numerics.memory import is_out_of_memory
+
+        if is_out_of_memory(error):
+            raise Starved(" ".join(str(error).split())[:200] or type(error).__name__) from None
+        raise
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,8 @@ class Worker:
         """Load the pipeline."""
         from budcache.workers.loading import loaded
 
-        self._pipe = loaded(source, threads, gpus)
+        with starving():
+            self._pipe = loaded(source, threads, gpus)
 
     def about(self) -> About:
         """What there is to know of the pipeline."""
@@ -121,7 +139,8 @@ class Worker:
 
     def finer_sigmas(self, setup: Setup, sample: Mapping[str, Any]) -> Tensor | None:
         """See `Setup`."""
-        return replace(setup, pipe=self._pipe).finer_sigmas(sample)
+        with starving():
+            return replace(setup, pipe=self._pipe).finer_sigmas(sample)
 
     def work(
         self, key: int, opening: Opening | None, numbers: Sequence[int], questions: Sequence[Question[Any]]
@@ -134,9 +153,7 @@ class Worker:
             numbers: the runs to ask.
             questions: what to ask them.
         """
-        from budcache.numerics.memory import out_of_memory_as_error
-
-        with out_of_memory_as_error():
+        with starving():
             if opening is not None and key not in self._held:
                 self._held[key] = _Held(self._pipe, opening, self._shelved(opening.memory))
             held = self._held[key]
