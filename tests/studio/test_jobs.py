@@ -55,6 +55,8 @@ def test_a_stopped_search_goes_on_from_its_ledger(make, until):
     again = make()
     job = again.runner.job("search-1")
     assert "resume it to go on" in panel(again, job)
+    assert f"{job.sample_calls:,} sample-calls spent in " in panel(again, job)
+    assert job.sample_calls > 0
     assert set().union(*job.told.tried.values()) == known  # what the ledger knows is shown before it goes on
     again.runner.resume(job)
     until(lambda: job.is_over)

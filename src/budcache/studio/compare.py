@@ -37,10 +37,10 @@ class CompareTab:
             with gr.Column(scale=3, min_width=300):
                 self.prompts = PromptFields(studio, "compare", 8)
                 self.timed = gr.Checkbox(label="Measure speed, too", info="Pairs of runs; takes longer.", value=False)
-                with gr.Accordion("More", open=False):
+                with gr.Accordion("More", open=False, elem_classes="studio-more") as more:
                     self.steps = gr.Number(label="Steps of the full run", value=studio.steps, elem_id="compare-steps")
                     self.steps_refused = slot()
-                    self.settings = SettingsFields("compare")
+                    self.settings = SettingsFields("compare", more)
                 self.cost = slot(elem_id="compare-cost")
                 self.start = gr.Button("Compare", variant="primary")
         self.view = JobView(studio, "compare", "Comparisons")
@@ -112,7 +112,7 @@ class CompareTab:
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
-        fields = [self.budgets, self.methods, self.timed, self.steps, *self.settings.inputs]
+        fields = [self.budgets, self.methods, self.timed, self.steps, *self.settings.on_load]
         return [*self.prompts.inputs, *fields, *self.outputs]
 
     def judged(self, *values: Any) -> list[Any]:

@@ -39,13 +39,13 @@ class FindTab:
                     label="Minutes to spend", info="0 is no limit.", value=0, elem_id="find-minutes"
                 )
                 self.minutes_refused = slot()
-                with gr.Accordion("More", open=False):
+                with gr.Accordion("More", open=False, elem_classes="studio-more") as more:
                     self.steps = gr.Number(label="Steps of the full run", value=studio.steps, elem_id="find-steps")
                     self.steps_refused = slot()
                     self.refine = gr.Dropdown(
                         label="What to make of the masks", choices=REFINE, value="fit", filterable=False
                     )
-                    self.settings = SettingsFields("find")
+                    self.settings = SettingsFields("find", more)
                 self.cost = slot(elem_id="find-cost")
                 self.start = gr.Button("Search", variant="primary")
             with gr.Column(scale=3, min_width=300):
@@ -98,7 +98,7 @@ class FindTab:
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
-        fields = [self.budgets, self.minutes, self.steps, self.refine, *self.settings.inputs]
+        fields = [self.budgets, self.minutes, self.steps, self.refine, *self.settings.on_load]
         return [*self.prompts.inputs, *fields, *self.view.outputs]
 
     def judged(self, *values: Any) -> list[Any]:

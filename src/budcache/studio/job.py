@@ -20,7 +20,7 @@ __all__ = ["ENDED", "Job", "Kind", "State", "Told", "read_jobs"]
 Kind: TypeAlias = Literal["search", "compare"]
 State: TypeAlias = Literal["waiting", "running", "paused", "stopping", "stopped", "interrupted", "failed", "done"]
 ENDED: tuple[State, ...] = ("stopped", "interrupted", "failed", "done")
-STORED = ("id", "kind", "title", "options", "state", "made", "seconds", "error")
+STORED = ("id", "kind", "title", "options", "state", "made", "seconds", "sample_calls", "error")
 
 
 @dataclass
@@ -66,6 +66,7 @@ class Job:
         options: what `budcache.search` or `budcache.compare` is called with, as far as JSON holds it.
         made: when it was asked for, in seconds since 1970.
         seconds: that it has worked, in all its runs.
+        sample_calls: that it had spent when it ended, likewise.
         error: why it failed, as a sentence.
         notes: what it warned of while it ran.
     """
@@ -77,6 +78,7 @@ class Job:
     state: State = "waiting"
     made: float = field(default_factory=time.time)
     seconds: float = 0.0
+    sample_calls: int = 0
     error: str = ""
     told: Told = field(default_factory=Told)
     notes: list[str] = field(default_factory=list)

@@ -9,11 +9,17 @@ import gradio as gr
 from budcache.studio.fields import OWN, TEXT, UPLOAD, lines, prompt_sources
 from budcache.studio.job import Job, Kind
 from budcache.studio.panel import STATES, panel
-from budcache.studio.rendering import Seen
+from budcache.studio.rendering import Seen, render
 from budcache.studio.studio import Studio
 from budcache.studio.widgets import QUICK, slot
 
 __all__ = ["JobView", "PromptFields"]
+
+NONE: dict[Kind, str] = {
+    "search": "Nothing has been searched yet. A search is seen here while it goes on: the best masks, and what every "
+    "budget is worth on prompts put aside.",
+    "compare": "Nothing has been compared yet. The report is seen here, and grows with every row.",
+}
 
 
 class PromptFields:
@@ -71,13 +77,14 @@ class JobView:
         self.studio, self.kind = studio, kind
         # What is chosen, apart from the list: whose choices change, and Gradio would refuse an answer to older ones.
         self.chosen, self.seen = gr.State(None), gr.State({})
-        self.jobs = gr.Dropdown(
-            label=what, choices=self.choices, value=self.newest, filterable=False, elem_classes="studio-jobs"
-        )
-        with gr.Row(elem_classes="steering"):
-            self.pause = gr.Button("Pause", size="sm", interactive=False)
-            self.stop = gr.Button("Stop", size="sm", interactive=False)
-            self.resume = gr.Button("Resume", size="sm", interactive=False)
+        with gr.Column(visible=bool(self.mine)) as self.some:
+            self.jobs = gr.Dropdown(
+                label=what, choices=self.choices, value=self.newest, filterable=False, elem_classes="studio-jobs"
+            )
+            with gr.Row(elem_classes="steering"):
+                self.pause = gr.Button("Pause", size="sm", interactive=False)
+                self.stop = gr.Button("Stop", size="sm", interactive=False)
+                self.resume = gr.Button("Resume", size="sm", interactive=False)
         self.panel = slot(elem_id=f"{kind}-panel")
         self.pause.click(self._pause, self.inputs, self.outputs, **QUICK)
         self.stop.click(self._stop, self.inputs, self.outputs, **QUICK)
@@ -109,7 +116,7 @@ class JobView:
     @property
     def outputs(self) -> list[Any]:
         """What `refresh` returns."""
-        return [self.jobs, self.pause, self.stop, self.resume, self.panel, self.chosen, self.seen]
+        return [self.some, self.jobs, self.pause, self.stop, self.resume, self.panel, self.chosen, self.seen]
 
     def refresh(self, name: str | None, seen: dict[str, str] | None) -> list[Any]:
         """What is new since the page was last asked."""
@@ -117,11 +124,13 @@ class JobView:
         if job is None:
             name = self.newest
             job = self.studio.runner.job(name)
-        choices, html = self.choices, panel(self.studio, job)
+        choices = self.choices
+        html = render("empty.html.jinja", text=NONE[self.kind]) if job is None else panel(self.studio, job)
         listed = before.new("jobs", repr((choices, name)))
         state = "" if job is None else job.state
         steered = before.new("state", state)
         return [
+            gr.update(visible=job is not None) if listed else gr.skip(),
             gr.update(choices=choices, value=name) if listed else gr.skip(),
             *(self._buttons(job) if steered else [gr.skip()] * 3),
             html if before.new("panel", html) else gr.skip(),

@@ -38,8 +38,8 @@ class LookTab:
                 self.seed = gr.Number(label="Seed", value=0, elem_id="look-seed")
                 self.seed_refused = slot()
                 self.ladder = gr.Dropdown(label="Ladder", choices=studio.ladders, value=last.ladder, filterable=False)
-                with gr.Accordion("More", open=bool(last.call), elem_id="look-more"):
-                    self.settings = SettingsFields("look")
+                with gr.Accordion("More", open=False, elem_id="look-more", elem_classes="studio-more") as more:
+                    self.settings = SettingsFields("look", more)
                 self.draw = gr.Button("Draw", variant="primary")
                 self.rail = slot(js_on_load=RAIL, elem_id="rail")
                 self.marks = slot()
@@ -82,7 +82,7 @@ class LookTab:
     @property
     def on_load(self) -> list[Any]:
         """What `loaded` returns."""
-        return [self.prompts, self.seed, *self.settings.inputs, *self.refused, *self.outputs]
+        return [self.prompts, self.seed, *self.settings.on_load, *self.refused, *self.outputs]
 
     def drawn(self, text: str, seed: Any, ladder: str, *rest: Any) -> list[Any]:
         """Draw what the fields say."""

@@ -40,10 +40,8 @@ class Row(NamedTuple):
     part: float
 
 
-def panel(studio: Studio, job: Job | None) -> str:
-    """The live view of a job; of none, what there could be."""
-    if job is None:
-        return ""
+def panel(studio: Studio, job: Job) -> str:
+    """The live view of a job."""
     told = known(studio, job)
     progress = told.progress
     chart = curve(told.rungs.values())

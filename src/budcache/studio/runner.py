@@ -276,6 +276,8 @@ class Runner(Generic[D]):
             job.error, state = sentence(error, pipe), "failed"
             logger.info("%s failed", job.id, exc_info=True)
         job.seconds += time.monotonic() - begin - clock.paused
+        if job.told.progress is not None:
+            job.sample_calls = job.told.progress.sample_calls
         self._set(job, state)
 
     def _wait_if_paused(self, job: Job, clock: Clock) -> None:

@@ -40,7 +40,9 @@ class TakeTab:
                 self.approximate = gr.Checkbox(
                     label="Approximate", info="Go on where the target cannot carry all of it."
                 )
-                self.whole = gr.Checkbox(label="The whole pipeline", info="With diffusers: its files, too.")
+                self.whole = gr.Checkbox(
+                    label="The whole pipeline", info="With diffusers: its files, too, and its LoRA."
+                )
                 self.export = gr.Button("Export")
                 self.exported = slot(elem_id="exported")
                 self.packed = gr.DownloadButton("Download the export", visible=False)

@@ -53,7 +53,14 @@ COLOURS = {
     "color_accent_soft": FAINT,
     "link_text_color": OURS,
 }
-SIZES = {"block_radius": "14px", "input_radius": "10px", "block_title_text_weight": "600", "button_border_width": "1px"}
+SIZES = {
+    "block_radius": "14px",
+    "input_radius": "10px",
+    "button_large_radius": "10px",
+    "button_small_radius": "8px",
+    "block_title_text_weight": "600",
+    "button_border_width": "1px",
+}
 
 
 def slot(**options: Any) -> Any:
@@ -62,13 +69,16 @@ def slot(**options: Any) -> Any:
 
 
 class SettingsFields:
-    """Size, frames and guidance; what is left empty is the model's own, which is said in the field."""
+    """Size, frames and guidance; what is left empty is the model's own, which is said in the field.
 
-    def __init__(self, tab: str) -> None:
-        with gr.Row(elem_classes="pairs"):
+    They are in a part of the page that can be folded, `more`.
+    """
+
+    def __init__(self, tab: str, more: Any) -> None:
+        self.more = more
+        with gr.Row():
             self.height = self._number("Height", tab)
             self.width = self._number("Width", tab)
-        with gr.Row(elem_classes="pairs"):
             self.frames = self._number("Frames", tab, visible=False)
             self.guidance = self._number("Guidance", tab)
         self.refused = slot()
@@ -89,9 +99,15 @@ class SettingsFields:
         """The fields, in the order of `settings.NAMES`."""
         return [self.height, self.width, self.frames, self.guidance]
 
+    @property
+    def on_load(self) -> list[Any]:
+        """What `left` returns."""
+        return [*self.inputs, self.more]
+
     def left(self, studio: Studio, call: Mapping[str, Any]) -> list[Any]:
-        """The fields as they were left."""
-        return [{**each, "value": call.get(name)} for name, each in zip(NAMES.values(), self.told(studio), strict=True)]
+        """The fields as they were left; settings that are at work are not folded away."""
+        told = zip(NAMES.values(), self.told(studio), strict=True)
+        return [*({**each, "value": call.get(name)} for name, each in told), gr.update(open=bool(call))]
 
     def told(self, studio: Studio) -> list[Any]:
         """What is known of the model once it is loaded: what empty fields mean, and whether there are frames."""
