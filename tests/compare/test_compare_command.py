@@ -79,8 +79,7 @@ def test_killed_again_and_again_it_ends_the_same(command, compared, tmp_path, ru
     ratios = Comparison.load(out / "comparison.json").entry("budcache", 3).values["psnr"]
     assert ours["psnr_worst"] == min(ratios) < ours["psnr_p5"] < ours["psnr"] < max(ratios)
     assert ours["psnr_se"] == pytest.approx(abs(ratios[0] - ratios[1]) / 2)
-    if "speedup" in ours:  # where the machine is busy it cannot be told
-        assert ours["speedup_min"] <= ours["speedup"] <= ours["speedup_max"] <= 6 / 3
+    assert "speedup" not in ours  # nothing was timed
     assert ours["ssim_worst"] <= ours["ssim_p5"] <= ours["ssim"]
     assert f"\n{ROWS} rows kept from an earlier run" in run_here(*command, "--out", out)[1]
 

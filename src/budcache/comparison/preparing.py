@@ -56,7 +56,7 @@ class Preparation:
         policies: ladders that are there already, by method.
         settings: of other methods that were chosen already.
         workers: who holds the runs of our searches, if not this process: to be started, or at work already.
-        kind: the class of the pipeline; asked of the pipeline itself unless none is at hand, to say what this would cost.
+        kind: the class of the pipeline, where none is at hand to say what all this would cost.
 
     Whoever has started workers ends them when it is closed.
     """
