@@ -756,21 +756,13 @@ def test_the_family_is_known_without_loading(model, kind):
 
 
 def test_with_two_experts_the_published_search_is_refused_with_what_can_be_done(tmp_path):
-    from budcache.comparison.searching import searched
+    from budcache.comparison.preparing import Preparation
+    from budcache.jobs.meter import Meter
 
     pipe = entry("wan22").build()
+    prepared = Preparation(pipe, 4, [2], [{"prompt": "a"}], tmp_path, {}, 0, 1, Meter("compare", lambda event: None))
     with pytest.raises(SearchError, match=r"the published search does not know .* Leave it out\."):
-        searched(
-            "authors",
-            pipe,
-            steps=4,
-            budgets=[2],
-            samples=[{"prompt": "a"}],
-            ledger=tmp_path / "ledger",
-            seed=0,
-            batch=1,
-            meter=None,
-        )
+        prepared.ready("authors", 2)
 
 
 def test_whoever_cannot_do_with_so_few_calls_does_not_compete(run, monkeypatch):
