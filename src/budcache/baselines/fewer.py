@@ -53,7 +53,9 @@ class _OnEulersLevels:
         self.euler.set_timesteps(*args, **kwargs)
         fresh = self.solver(prediction_type=FLOW)  # without a past, and with a configuration that it understands
         fresh.set_timesteps(len(self.euler.timesteps))
-        vars(self).update({name: value for name, value in vars(fresh).items() if name != "_internal_dict"})
+        own = _settings(self)
+        vars(self).update(vars(fresh))
+        self.register_to_config(**own)  # type: ignore[attr-defined]
         self.sigmas = self.euler.sigmas.to("cpu", torch.float32).clamp(max=self.most)
         self.timesteps = self.euler.timesteps
 
@@ -95,8 +97,12 @@ def another_solver(scheduler: Any, name: str) -> Any:
     solver = (DPMPP if name == "dpmpp" else UniPC)(prediction_type=FLOW)
     solver.euler = FlowMatchEulerDiscreteScheduler.from_config(scheduler.config)
     # Pipelines look into the configuration for how to shift the levels.
-    solver.register_to_config(**{key: value for key, value in scheduler.config.items() if not key.startswith("_")})
+    solver.register_to_config(**_settings(scheduler))
     return solver
+
+
+def _settings(scheduler: Any) -> dict[str, Any]:
+    return {name: value for name, value in scheduler.config.items() if name[:1].isalpha()}  # others are diffusers' own
 
 
 @contextmanager
