@@ -131,7 +131,7 @@ def chapter(result: dict[str, Any]) -> str:
     prompts, call = result["prompts"], "".join(f", {name} {value:g}" for name, value in result["call"].items())
     given = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in result.get("options", {}).items())
     parts = [f"Measured on {result['model']}{call}, {prompts['measured on']} prompts per case"]
-    parts += [f"ours learned on {prompts['learned on']} others"] * ("learned on" in prompts)
+    parts += [f"ours learned on {prompts.get('learned on')} others"] * ("learned on" in prompts)
     parts += [f"other methods tuned on {prompts.get('tuned on')}"] * ("tuned on" in prompts)
     how = f"{result['about']} {'; '.join([*parts, *[f'with {given}'] * bool(given)])}."
     lines = ["**A smoke run: its numbers mean nothing.**", ""] if result["quick"] else []
