@@ -64,9 +64,12 @@ def test_a_step_that_follows_at_once_costs_nothing():
 
 def test_longer_stretches_than_the_longest_are_left_out():
     _, grams = recorded()
-    errors = Stretches(grams, longest=3).errors(2)[1]
-    assert np.isfinite(errors[:, 3:6]).all()
+    stretches = Stretches(grams, longest=3)
+    errors = stretches.errors(2)[1]
+    assert np.isfinite(errors[:-1, 3:6]).all()
     assert np.isinf(errors[:, 6:]).all() and np.isinf(errors[:, :3]).all()
+    assert np.isinf(stretches.errors(5)[1][stretches.row(5, (0, 1))]).all()  # from 1 to 5 is too long
+    assert np.isfinite(stretches.errors(5)[1][stretches.row(5, (0, 2)), 6:9]).all()
 
 
 def test_products_that_no_vectors_have_are_refused_with_a_sentence():
@@ -77,7 +80,7 @@ def test_products_that_no_vectors_have_are_refused_with_a_sentence():
 def test_outputs_that_are_all_zero_make_no_trouble():
     levels = np.linspace(1, 0, 6)
     errors = Stretches(Grams(levels, np.zeros((2, 11, 11)))).errors(3)[1]
-    assert errors[:, 4:].max() == 0
+    assert errors[:-1, 4:].max() == 0
 
 
 def test_runs_of_too_many_steps_are_refused_with_a_sentence():

@@ -61,12 +61,12 @@ class Stretches:
         """The mean squared errors of all stretches from a step.
 
         Returns:
-            Which row belongs to which predecessors; and the errors by row and end, shape [rows, K + 1], infinite where
-            there is no stretch.
+            Which row belongs to which predecessors; and the errors by row and end, shape [rows + 1, K + 1], infinite
+            where there is no stretch, as in all of the last row.
         """
         if step not in self._known:
             pairs = self._pairs(step)
-            found = np.full((len(pairs), self.grams.steps + 1), np.inf)
+            found = np.full((len(pairs) + 1, self.grams.steps + 1), np.inf)
             last = self.grams.steps if self.longest is None else min(self.grams.steps, step + self.longest)
             if self.switch is not None and step < self.switch:
                 last = min(last, self.switch)
@@ -74,14 +74,17 @@ class Stretches:
             size = max(1, AT_ONCE // (len(ends) * self.grams.samples))
             for begin in range(0, len(pairs), size):
                 _, errors = self._solved(step, pairs[begin : begin + size], ends)
-                found[begin : begin + size, step + 1 : last + 1] = errors.mean(-1)
+                found[begin : begin + len(errors), step + 1 : last + 1] = errors.mean(-1)
             self._known[step] = {pair: row for row, pair in enumerate(pairs)}, found
         return self._known[step]
 
     def row(self, step: int, before: Sequence[int]) -> int:
-        """Which row of `errors(step)` belongs to a path that computed these steps before it."""
+        """Which row of `errors(step)` belongs to a path that computed these steps before it.
+
+        Of a path with a stretch that is left out, the last one.
+        """
         newer, older = (before[-1] if before else NONE), (before[-2] if len(before) > 1 else NONE)
-        return self.errors(step)[0][(newer, older) if self.fitted else (NONE, NONE)]
+        return self.errors(step)[0].get((newer, older) if self.fitted else (NONE, NONE), -1)
 
     def blends(self, mask: Mask) -> tuple[tuple[float, ...], ...]:
         """A mask's blend weights, fitted on the full runs' own trajectories."""
@@ -98,10 +101,13 @@ class Stretches:
         return before >= (self.switch if self.switch is not None and step >= self.switch else 0)
 
     def _pairs(self, step: int) -> list[Pair]:
-        """The predecessors that a computed step may have: step 0 is always computed."""
+        """The predecessors that a computed step may have: step 0 is always computed, and no stretch is too long."""
         if step == 0 or not self.fitted:
             return [(NONE, NONE)]
-        return [(0, NONE), *((newer, older) for newer in range(1, step) for older in range(newer))]
+        longest = self.grams.steps if self.longest is None else self.longest
+        pairs = [(newer, older) for newer in range(1, step) for older in range(newer)]
+        near = [pair for pair in pairs if step - pair[0] <= longest and pair[0] - pair[1] <= longest]
+        return [*[(0, NONE)] * (step <= longest), *near]
 
     def _solved(self, i: int, pairs: list[Pair], ends: Whole) -> tuple[Array, Array]:
         """The stretches from i, by pair of predecessors and end: weights [P, E, 3] and samples' errors [P, E, N]."""

@@ -153,7 +153,9 @@ def _check_same(ray: Any, address: str | None) -> None:
 
 def _why_not(address: str | None, error: Exception) -> str:
     """Why there is no connection, and what to try next."""
-    reason = " ".join(str(error).split()).split(". ")[0].rstrip(".:")
+    lines = str(error).strip().splitlines()
+    said = lines[-1:] if any("Traceback" in line for line in lines) else lines  # a server repeats its own errors whole
+    reason = " ".join(" ".join(said).split()).split(". ")[0].rstrip(".:")
     if address is None:
         return f"a Ray cluster cannot be started here: {reason}. Free memory or disk space, or use a running cluster."
     if isinstance(error, _Silent):
