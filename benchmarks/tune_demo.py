@@ -1,7 +1,7 @@
 """The settings of other methods that `budcache demo` uses: it has no time to choose them, so they are chosen here.
 
 Each method at its best, as in `budcache compare`: chosen on the calibration prompts that the demo searches on, and as
-many of them, by quality at the budget. The file says where it came from and what choosing took (for tiny-flux 18,053
+many of them, by quality at the budget. The file says where it came from and what choosing took (for tiny-flux 19,390
 sample-calls, eight minutes on a busy core). `--model tiny-wan` makes those of `budcache demo --video`. Killed, the same
 command goes on with what its folder holds.
 """
