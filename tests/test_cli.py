@@ -374,7 +374,7 @@ def test_a_dry_run_takes_the_options_of_the_search(run_here, monkeypatch, tmp_pa
     code, output, errors = run_here(*usual, "--refine", "none", "--selection", 1, "--teacher-steps", 24)
     told = budcache.estimate(steps=12, budgets=(3, 4), prompts=2, refine="none", selection=1, teacher_steps=24)
     phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in told.phases)
-    says = f"search: about {told.sample_calls} sample-calls (model calls times samples): {phases}\n"
+    says = f"search: about {told.sample_calls} sample-calls (model calls times samples): {phases}; {told.note}\n"
     assert (code, output, errors) == (0, says, "")
     assert run_here(*usual, "--budgets", 13)[0] == 2
 
@@ -792,6 +792,7 @@ def test_the_default_search_takes_paths_and_goes_on_where_it_was(model, run_here
     assert {step.phase for step in history} == {"paths, fitted"}
     code, output, errors = run_here(*usual, "--force")
     assert code == 0, errors
+    assert f"going on with {len(history)} scores of an earlier run, full runs are made again" in errors
     assert essence("p.json") == before
     assert [step.mask for step in read_history("p.ledger.jsonl")] == [step.mask for step in history]
     assert Ladder.load("p.json").rungs[0].origin.calls == ladder.rungs[0].origin.calls + 2 * 10

@@ -381,7 +381,7 @@ def test_text_that_looks_like_rows_of_numbers_is_left_alone(scratch, text):
 def test_a_ladder_file_is_not_one_policy():
     text = naming(LADDER_FILE, refusal(Policy.load, LADDER_FILE))
     assert "2, 4, 6" in text
-    assert "as the budget" in text
+    assert "--budget 2 on the command line" in text
 
 
 def test_files_are_for_people_too(tmp_path):
@@ -1088,3 +1088,8 @@ def test_policies_that_do_other_things_are_told_apart():
     assert len(set(made)) == len({hash(policy) for policy in made}) == len(made)
     # Where they came from is no part of the hash, but still of what they are.
     assert len({made[0], made[0].model_copy(update={"origin": FROM_SOMEWHERE})}) == 2
+
+
+def test_a_comparison_is_not_a_policy_of_a_newer_version():
+    with pytest.raises(PolicyError, match=r"this is a comparison, not a policy\. .* --show-only --out"):
+        parse({"kind": "comparison", "version": 3})

@@ -52,7 +52,10 @@ def choose(policy: PolicyLike, budget: int | None = None) -> Policy:
             return policy[budget]
         if len(policy) == 1:
             return policy.rungs[0]
-        raise PolicyError(f"this is a ladder of budgets {policy.budgets_text}. Choose one of them as the budget.")
+        raise PolicyError(
+            f"this is a ladder of budgets {policy.budgets_text}. Choose one of them: "
+            f"budget={policy.budgets[0]} in Python, --budget {policy.budgets[0]} on the command line."
+        )
     if budget is not None and budget != policy.budget:
         raise PolicyError(
             f"a budget of {budget} was asked for, but this policy makes {policy.budget} calls. "
@@ -86,7 +89,8 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     found = load(path)
     if isinstance(found, Ladder):
         raise PolicyError(
-            f"{path} is a ladder of budgets {found.budgets_text}, not one policy. Choose one of them as the budget."
+            f"{path} is a ladder of budgets {found.budgets_text}, not one policy. Choose one of them: "
+            f"budget={found.budgets[0]} in Python, --budget {found.budgets[0]} on the command line."
         )
     return found
 
@@ -142,6 +146,10 @@ def parse(data: object) -> Policy | Ladder:
     """Make the value that already decoded JSON describes."""
     if not isinstance(data, dict):
         raise PolicyError(f"a policy is a JSON object, got {type(data).__name__}. Is this the right file?")
+    if data.get("kind") == "comparison":  # has versions of its own
+        raise PolicyError(
+            "this is a comparison, not a policy. Show it with: budcache compare --show-only --out, and its folder."
+        )
     version = data.get("version")
     if version is None:
         raise PolicyError("there is no field 'version', so this is not a policy file. Is this the right file?")

@@ -837,3 +837,10 @@ def test_what_lemica_measures_is_in_the_estimate(tmp_path):
     calls = {name: prepared.expected_calls(name) for name in ("lemica", "magcache", "uniform")}
     assert calls["uniform"] == 0
     assert calls["lemica"] - calls["magcache"] == 4 * 2335
+
+
+def test_rows_that_are_not_asked_for_are_named(run):
+    run("uniform", "fewer-steps", budgets=[2])
+    found, _ = run("uniform", budgets=[2])
+    told = "Also drawn in this folder, but not asked for now: fewer steps at 2 calls. Name them to show them."
+    assert found.warnings == (told,)

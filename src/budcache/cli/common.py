@@ -86,7 +86,7 @@ Guidances = Annotated[
         "--guidance", help="Guidance scale, or several to calibrate on in turn: 1.5,3.5,7.", show_default="the model's"
     ),
 ]
-Negative = Annotated[str | None, typer.Option("--negative", help="A negative prompt.")]
+Negative = Annotated[str | None, typer.Option("--negative", "--negative-prompt", help="A negative prompt.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps; default: the best there is.")]
 Numbers = Annotated[Dtype | None, typer.Option("--dtype", help="Default: bfloat16 on a GPU, else float32.")]
 WorkersOption = Annotated[

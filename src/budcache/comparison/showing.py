@@ -52,7 +52,7 @@ def gathered(folder: str | os.PathLike[str]) -> Comparison:
         measures=tuple(Measure.of(METRICS[name]) for name in kept.metrics if name in METRICS),
         entries=tuple(entries),
         left_out=_grouped([kept.left_out[key] for key in kept.wanted if key in kept.left_out]),
-        warnings=tuple(sentence for drawn in shown for sentence in _warnings(kept, drawn)),
+        warnings=(*(sentence for drawn in shown for sentence in _warnings(kept, drawn)), *_not_asked_for(kept)),
         history=_history(kept.path / LEDGER),
     )
 
@@ -74,6 +74,15 @@ def _warnings(kept: Kept, drawn: Drawn) -> list[str]:
         f"leave {name} out."
         for name, failed in _asked(kept.failures(drawn), kept.metrics).items()
     ]
+
+
+def _not_asked_for(kept: Kept) -> list[str]:
+    """A sentence that names rows of earlier runs that are in the folder and not shown."""
+    others = [kept.drawn[key].entry for key in kept.drawn if key not in kept.wanted and key[0] != FULL]
+    named = [f"{entry.title} at {entry.budget}" for entry in others if not entry.method.startswith(BESIDE)]
+    if not named:
+        return []
+    return [f"Also drawn in this folder, but not asked for now: {', '.join(named)} calls. Name them to show them."]
 
 
 def _grouped(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:

@@ -25,6 +25,7 @@ from budcache.records import LIKELIEST
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import are_mixed
 from budcache.strategies import Exhaustive, Found, LadderSearch, Ledger, Paths, Polished
+from budcache.wording import several
 
 if TYPE_CHECKING:
     from budcache.calibration.asking import Asked
@@ -93,7 +94,10 @@ class Search:
             )
             self.hunt = stack.enter_context(Hunt(config, watch, kept))
             self.meter = self.hunt.meter
-            self.meter.plan(phases.search_phases(config, len(self.samples)), phases.all_masks(config))
+            self.meter.plan(
+                phases.search_phases(config, len(self.samples)),
+                "; ".join(filter(None, (phases.all_masks(config), _going_on(kept)))),
+            )
             self.meter.phase(phases.FULL_RUNS)
             searched_on = self.samples[: self.searched_on]
             known = stack.enter_context(
@@ -323,3 +327,10 @@ def _from_runs(find: ShortestPaths, budget: int, fitted: bool) -> Policy:
     if not fitted:
         return Policy(mask=mask)
     return Policy(mask=mask, weights=find.stretches.blends(mask), refined=(find.refined,))
+
+
+def _going_on(ledger: Ledger | None) -> str:
+    """A clause that says so where an earlier run left scores."""
+    if ledger is None or not ledger.known:
+        return ""
+    return f"going on with {several(len(ledger.known), 'score')} of an earlier run, full runs are made again"
