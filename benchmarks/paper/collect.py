@@ -117,10 +117,11 @@ def overview(found: dict[str, dict[str, Any]]) -> str:
     rows = [[EXPERIMENTS[name], *map(str, counts(those))] for name, those in claims.items()]
     columns = ["experiment", "hold", "hold in some cases", "do not hold", "undecided", "not tested"]
     wrong = [claim for those in claims.values() for claim in those if claim["verdict"] != "holds"]
-    lines = [Table("Claims of the paper and our own", columns, rows).markdown(), ""]
+    lines = [line(claim) for claim in claims.get("main_table", [])[:2]]  # the goals
+    lines += ["", Table("Claims of the paper and our own", columns, rows).markdown(), ""]
     if wrong:
-        said = "What is said but is not so here, or not always, or is undecided, or could not be tested:"
-        lines += [said, "", *map(line, wrong), ""]
+        said = "What is said but is not so here, or not always, or is undecided, or could not be tested"
+        lines += [f"<details><summary>{said}</summary>", "", *map(line, wrong), "", "</details>", ""]
     else:
         lines += ["All that is said is so here as well.", ""]
     return "\n".join(lines)
