@@ -214,12 +214,7 @@ class KeptRows:
     @property
     def note(self) -> str:
         """What was not measured now."""
-        if not self.count:
-            return ""
-        return (
-            f"{several(self.count, 'row')} kept from an earlier run, whose seconds may not compare with these. "
-            "Speed-ups do: each was measured in pairs with full runs."
-        )
+        return f"{several(self.count, 'row')} kept from an earlier run." if self.count else ""
 
 
 def _tell(found: Comparison, folder: Path, as_json: bool, note: str = "") -> None:
