@@ -319,3 +319,17 @@ def test_what_is_refined_names_the_settings_of_its_samples(job):
     assert mixed.origin.guidance is None and mixed.origin.ranges == {"guidance": (1.5, 7.0)}
     (one,) = job(pipeline("flux"), mixed, prompts=TEXTS, call={**settings, "guidance_scale": 5.0}, selection=1)
     assert one.origin.guidance == 5.0 and one.origin.ranges == {}
+
+
+def test_prompts_that_a_kept_rung_was_fitted_on_are_not_called_kept_out(monkeypatch):
+    """Fitted on all four, then fitted again: the one that is put aside is not new to the rung."""
+    from budcache.calibration.judge import Judge
+
+    usual = {"prompts": TEXTS, "call": shared(FLUX), "progress": False}
+    found = budcache.search(pipeline("flux"), steps=STEPS, budgets=3, strategy="paths", **usual)
+    assert found[3].quality.used_to_fit
+    monkeypatch.setattr(Judge, "best", lambda self, policies: policies[0])  # the rung stays as it is
+    again = budcache.fit(pipeline("flux"), found, **usual)[3]
+    assert again.moving_parts == found[3].moving_parts and again.quality.used_to_fit
+    others = budcache.fit(pipeline("flux"), found, **{**usual, "prompts": [*TEXTS[:3], "another"]})[3]
+    assert not others.quality.used_to_fit

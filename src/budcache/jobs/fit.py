@@ -110,11 +110,13 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
     ):
         judge, features = Judge(kept_out), are_mixed(samples) if config.features is None else config.features
         meter.phase(phases.FITTING)
-        spent = 0  # the first rung pays for the teachers
+        spent, prompts_hash = 0, setup.origin(samples).prompts_hash  # the first rung pays for the teachers
         for rung in config.ladder:
             judge.forget()
             after, line = _fit_one(rung, known, judge, config, features)
             quality = judge.quality(after, used_to_choose=True).model_copy(update=judge.left_of(after))
+            if after.moving_parts == rung.moving_parts and _was_fitted_on(rung, prompts_hash):
+                quality = quality.model_copy(update={"loss": None, "used_to_fit": True})
             calls, spent = known.calls + judge.calls - spent, known.calls + judge.calls
             line = line.model_copy(update={"prompts": len(samples), "calls": calls})
             rungs.append(
@@ -125,6 +127,13 @@ def _fitted(setup: Setup, config: FitConfig, samples: Sequence[Mapping[str, Any]
             meter.spent(spent, part=len(rungs) / len(config.ladder), note=note)
         meter.finish(known.calls + judge.calls)
     return Ladder.of(rungs)
+
+
+def _was_fitted_on(rung: Policy, prompts_hash: str | None) -> bool:
+    """Whether all of these prompts were fitted before: then those put aside now are not new to a rung that is kept."""
+    if rung.quality is None or rung.origin is None:
+        return False
+    return bool(rung.quality.used_to_fit) and rung.origin.prompts_hash == prompts_hash
 
 
 def _fit_one(rung: Policy, known: Asked, judge: Judge, config: FitConfig, features: bool) -> tuple[Policy, Refined]:

@@ -105,7 +105,7 @@ def title(options: dict[str, Any]) -> str:
 
 def _policies(studio: Studio, options: dict[str, Any]) -> dict[str, Ladder]:
     """The ladders that take part, but for those that are not there any more."""
-    return {f"policy:{name}": found for name in options["ladders"] if (found := studio.project.ladder(name))}
+    return {f"policy:{name}.json": found for name in options["ladders"] if (found := studio.project.ladder(name))}
 
 
 def body(studio: Studio) -> Body:
