@@ -182,7 +182,7 @@ def test_a_lora_changes_the_picture_until_it_is_unloaded(tmp_path):
     pipe.transformer.delete_adapters("default")
     FluxPipeline.save_lora_weights(tmp_path, transformer_lora_layers=weights)
 
-    pipe.load_lora_weights(tmp_path)
+    pipe.load_lora_weights(tmp_path, weight_name="pytorch_lora_weights.safetensors")
     assert psnr(draw(pipe, "owl"), before) < 40
     pipe.unload_lora_weights()
     assert np.array_equal(draw(pipe, "owl"), before)
