@@ -86,6 +86,8 @@ def _fork(pipe: Any) -> None:
         try:
             signal.alarm(FORKED)
             for model in list(driven._open):
+                if not hasattr(model, "noise"):  # it is just being opened: there is nobody yet who could ask it
+                    continue
                 with suppress(PipelineError):
                     model.compute(model.noise + 1, model.sigmas[0])
                     code = 2

@@ -55,7 +55,7 @@ class Origin(Value):
     teacher_steps: Count | None = None
     switch: Count | None = None  # the step at which the second expert takes over, for models that have two
     calls: Count | None = None  # model calls spent, teacher included
-    versions: dict[str, Text] = Field(default_factory=dict)
+    versions: dict[Text, Text] = Field(default_factory=dict)
 
     def made_at(self, name: RangedSetting, usual: object = None) -> Any:
         """A setting of the runs; of a range what is nearest to the usual.

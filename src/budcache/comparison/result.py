@@ -30,11 +30,13 @@ VERSION = 3
 READABLE = (2, 3)
 FULL = "full"
 MAX_SAMPLES = 100_000
+MOST = 2_000  # rows, metrics and budgets: more than anybody compares, and read within a second
 LARGEST = 1e100  # beyond it sums of squares are not finite any more
 CLOSE = 0.05  # calls from the budget, on average, that count as none
 BESIDE = "beside:"  # before the name of a method whose second setting it is, in a folder
 
 
+Name = Annotated[str, Strict(), Field(max_length=400)]  # stands in sentences
 Number = Annotated[Finite, Field(ge=-LARGEST, le=LARGEST)]
 Numbers = Annotated[tuple[Number, ...], Field(fail_fast=True)]
 
@@ -79,7 +81,7 @@ Calls = Annotated[Count, Field(ge=1)] | Annotated[Number, Field(ge=1)]
 class Entry(Value):
     """One method at one budget: everything per sample, in the order of the prompts."""
 
-    method: Text
+    method: Name
     title: Text
     budget: Count  # that was asked for; a method with a threshold may make more calls or fewer
     calls: Annotated[tuple[Calls, ...], Samples]
@@ -94,7 +96,9 @@ class Entry(Value):
     memory: Count | None = None  # the most that a timed run had in use, in bytes
     masks: Annotated[tuple[MaskField, ...], Samples]  # of the steps that ran: image-to-image may start midway
     branches: tuple[tuple[MaskField, ...], ...] = ()  # of each guidance branch, where they decided apart
-    values: dict[str, Numbers] = Field(default_factory=dict)  # by metric, once measured: of this setting, see `quality`
+    values: dict[Text, Numbers] = Field(
+        default_factory=dict
+    )  # by metric, once measured: of this setting, see `quality`
     knob: Text | None = None  # what it was tuned to
     learned_on: Count | None = None  # samples that it was searched, fitted or tuned on, where that is known
     learning_calls: Count | None = None  # sample-calls that this took, where that is known
@@ -212,7 +216,7 @@ class Entry(Value):
 class LeftOut(Value):
     """A method that could not take part, and why."""
 
-    method: Text
+    method: Name
     title: Text
     budgets: tuple[Count, ...]
     reason: Text
@@ -232,7 +236,7 @@ class Conditions(Value):
 
     origin: Origin  # the model, its scheduler and settings, versions
     steps: Count
-    budgets: Annotated[tuple[Count, ...], Field(min_length=1)]
+    budgets: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MOST, fail_fast=True)]
     prompts: Annotated[tuple[str, ...], Samples]  # a title for each sample: its prompt, if it has one
     seed: Seed | None = None  # of the first sample's noise, the next ones count up; None: samples bring their own
     calibration: Count  # samples that were there to search and tune on
@@ -248,9 +252,9 @@ class Comparison(Conditions):
 
     kind: Literal["comparison"] = "comparison"
     version: Annotated[int, Strict()] = VERSION
-    measures: tuple[Measure, ...]
-    entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
-    left_out: tuple[LeftOut, ...] = ()
+    measures: Annotated[tuple[Measure, ...], Field(max_length=MOST, fail_fast=True)]
+    entries: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=MOST, fail_fast=True)]
+    left_out: Annotated[tuple[LeftOut, ...], Field(max_length=MOST, fail_fast=True)] = ()
     warnings: tuple[Text, ...] = ()  # sentences on values that are missing
     history: tuple[Tried, ...] = ()  # of our search, where there was one
 

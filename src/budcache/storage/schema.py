@@ -38,6 +38,7 @@ Numbers = Annotated[tuple[Number, ...], Field(fail_fast=True)]
 Count = Annotated[int, Strict(), Field(ge=0, le=10**15)]
 Seed = Annotated[int, Strict(), Field(ge=-(2**63), lt=2**64)]  # what torch takes
 Text = Annotated[str, Strict(), Field(max_length=4096)]
+MOST_FIELDS = 1000
 
 
 def _to_mask(value: object) -> object:
@@ -70,7 +71,7 @@ def _is_text(value: str) -> bool:
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-Settings = Annotated[dict[str, Any], AfterValidator(_to_plain)]
+Settings = Annotated[dict[Text, Any], AfterValidator(_to_plain)]
 MaskField = Annotated[
     Mask,
     BeforeValidator(_to_mask),
@@ -103,6 +104,14 @@ class Value(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, ignored_types=(Elsewhere,), defer_build=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_too_many_fields(cls, data: Any) -> Any:
+        """Each unknown field would be an error of its own, and hundreds of thousands of them take seconds to make."""
+        if isinstance(data, dict) and len(data) > MOST_FIELDS:
+            raise ValueError(f"{len(data)} fields are more than any value has")
+        return data
 
     # Where values are made, not in a validator: there pydantic wraps a `PolicyError`, which is a `ValueError`, again.
     def __init__(self, **data: Any) -> None:
