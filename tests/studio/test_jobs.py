@@ -112,7 +112,6 @@ def test_a_pause_is_no_time_spent():
     [
         ({"text": ""}, "prompts", "there are no prompts"),
         ({"text": "red apple"}, "prompts", "one prompt says nothing of others"),
-        ({"count": 9}, "prompts", "9 are wanted, but there are 4 prompts"),
         ({"source": UPLOAD}, "prompts", "no file was chosen"),
         ({"budgets": "many"}, "budgets", "'many' cannot be read"),
         ({"budgets": "4-12"}, "budgets", "does not fit 6 steps"),
@@ -126,6 +125,11 @@ def test_a_refused_field_says_why(fields, field, sentence, make):
     _, refused = asked(make(start=False), **fields)
     assert list(refused) == [field]
     assert sentence in refused[field]
+
+
+def test_as_many_prompts_as_there_are_will_do(make):
+    options, refused = asked(make(start=False), count=9)
+    assert (options["prompts"], refused) == (PROMPTS.split("\n"), {})
 
 
 def test_a_bad_prompt_file_is_refused_by_its_name_and_not_by_where_it_lies(make, tmp_path):

@@ -51,9 +51,10 @@ def _values(comparison: Comparison, folder: Path) -> dict[str, Any]:
         return [(f"{budget} calls", content(budget)) for budget in budgets]
 
     model = comparison.origin.model or comparison.origin.pipeline or "a pipeline"
+    count = len(comparison.methods)
     return {
         "model": model,
-        "title": f"{len(comparison.methods)} ways to fewer model calls, on {model}",
+        "title": f"{count} way{'' if count == 1 else 's'} to fewer model calls, on {model}",
         "hero": view.hero(comparison),
         "headline": view.unbroken(headline(comparison)),
         "why": why_this_budget(comparison),

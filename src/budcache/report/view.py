@@ -22,7 +22,8 @@ def hero(comparison: Comparison) -> tuple[str, str]:
     budget = main_budget(comparison)
     entry = comparison.entry(comparison.ours, budget) if comparison.ours is not None else None
     if entry is None:
-        return str(len(comparison.methods)), "methods at equal cost"
+        count = len(comparison.methods)
+        return str(count), f"method{'' if count == 1 else 's'} at equal cost"
     return f"{comparison.full.mean_calls / entry.mean_calls:.2g}×", "fewer model calls"
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from budcache.errors import BudcacheError, SearchError
 from budcache.options import check_budgets, parse_budgets
 from budcache.samples.prompts import SETS, prompts, read_prompts
-from budcache.wording import quote, several
+from budcache.wording import quote
 
 __all__ = ["OWN", "TEXT", "UPLOAD", "Refusals", "budgets_of", "lines", "minutes_of", "prompt_sources", "prompts_of"]
 
@@ -41,7 +41,7 @@ def prompt_sources(embedded: bool) -> list[str]:
 
 
 def prompts_of(model: str, source: str, text: str | None, file: str | None, count: Any, split: str) -> list[str]:
-    """The prompts that are meant: text, an uploaded file, a packaged set, or those that come with the model."""
+    """The prompts that are meant, `count` at most: text, an uploaded file, a packaged set, or the model's own."""
     from budcache import models
 
     if source == UPLOAD:
@@ -55,8 +55,6 @@ def prompts_of(model: str, source: str, text: str | None, file: str | None, coun
     if not found:
         raise SearchError("there are no prompts. Write one a line, or choose a file or a set.")
     wanted = whole(count, "how many prompts", least=0) if count not in (None, "") else 0
-    if wanted > len(found):
-        raise SearchError(f"{wanted} are wanted, but there are {several(len(found), 'prompt')}. Lower it, or add some.")
     return found[:wanted] if wanted else found
 
 

@@ -45,8 +45,10 @@ class PromptFields:
             type="filepath",
             elem_id=f"{tab}-file",
         )
-        self.count = gr.Number(label="How many of them", info="0 takes all.", value=count, elem_id=f"{tab}-count")
         self.refused = slot()
+        self.count = gr.Number(
+            label="How many of them at most", info="0 takes all.", value=count, elem_id=f"{tab}-count"
+        )
         self.source.input(self._shown, self.source, [self.text, self.file], show_progress="hidden", queue=False)
 
     @property
