@@ -62,3 +62,12 @@ def test_every_number_is_refused_at_its_field_and_not_by_the_page(make):
     assert len(numbers) >= 12
     for each in numbers:
         assert (each.minimum, each.maximum, each.precision) == (None, None, None), each.label
+
+
+@pytest.mark.parametrize("kind", [FindTab, CompareTab])
+def test_what_is_typed_while_a_new_project_still_loads_stays(kind, make):
+    studio = make(start=False)
+    tab, fields = built(kind, studio), 8  # before those of the settings
+    assert tab.loaded()[:fields] == [gr.skip()] * fields
+    studio.project.remember(tab.view.kind.replace("search", "find"), {"budgets": "3"})
+    assert "3" in tab.loaded()[:fields]

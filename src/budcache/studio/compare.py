@@ -10,7 +10,7 @@ from budcache.studio import comparing
 from budcache.studio.jobs_view import JobView, PromptFields
 from budcache.studio.rendering import Seen, alert, render
 from budcache.studio.studio import Studio
-from budcache.studio.widgets import QUICK, SettingsFields, slot
+from budcache.studio.widgets import QUICK, SettingsFields, as_left, slot
 
 __all__ = ["CompareTab"]
 
@@ -102,8 +102,9 @@ class CompareTab:
             [name for name in last.get("methods", FIRST) if name in known],
             last.get("timed", False),
             last.get("steps", self.studio.steps),
-            *self.settings.left(self.studio, last.get("call", {})),
         ]
+        values = as_left(values, last)
+        values += self.settings.left(self.studio, last.get("call", {}))
         ladders = list(self.studio.project.ladders)
         chosen = [name for name in last.get("ladders", ladders[:1]) if name in ladders]
         *shown, _ = self.refresh(self.view.newest, {})

@@ -10,7 +10,7 @@ from budcache.studio import searching
 from budcache.studio.jobs_view import JobView, PromptFields
 from budcache.studio.rendering import Seen, alert, render
 from budcache.studio.studio import Studio
-from budcache.studio.widgets import QUICK, SettingsFields, slot
+from budcache.studio.widgets import QUICK, SettingsFields, as_left, slot
 
 __all__ = ["FindTab"]
 
@@ -91,8 +91,9 @@ class FindTab:
             last.get("minutes", 0),
             last.get("steps", self.studio.steps),
             last.get("refine", "fit"),
-            *self.settings.left(self.studio, last.get("call", {})),
         ]
+        values = as_left(values, last)
+        values += self.settings.left(self.studio, last.get("call", {}))
         return [*values, *self.view.refresh(self.view.newest, {})]
 
     @property

@@ -10,7 +10,7 @@ import gradio as gr
 from budcache.studio.settings import NAMES
 from budcache.studio.studio import Studio
 
-__all__ = ["QUICK", "SettingsFields", "slot", "theme"]
+__all__ = ["QUICK", "SettingsFields", "as_left", "slot", "theme"]
 
 QUICK: dict[str, Any] = {"show_progress": "hidden", "queue": False}  # for answers that come at once
 SANS = ("Inter", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")
@@ -115,6 +115,11 @@ class SettingsFields:
         hints = {field: "the model's" if value is None else f"{value:g}" for field, value in own.items()}
         shown = {field: field != "frames" or studio.videos for field in NAMES}
         return [gr.update(placeholder=hints[field], visible=shown[field]) for field in NAMES]
+
+
+def as_left(values: list[Any], last: Mapping[str, Any]) -> list[Any]:
+    """Fields as they were left; where nobody has left any, what is typed while a page still loads stays."""
+    return values if last else [gr.skip()] * len(values)
 
 
 def theme() -> Any:
