@@ -195,6 +195,16 @@ def test_a_mistake_earns_a_sentence(arguments, message, command, run_here, tmp_p
     assert errors.startswith("budcache: ")
 
 
+@pytest.mark.parametrize("option", ["--methods", "--metrics", "--timed"])
+def test_a_name_that_is_not_known_is_refused_before_the_model_is_loaded(option, run_here, tmp_path):
+    code, _, errors = run_here(
+        "compare", "tiny-flux", "--budgets", 3, option, "tecache", "--out", tmp_path, "--dry-run"
+    )
+    assert code == 2
+    assert "tecache" in errors
+    assert len(errors.splitlines()) == 1
+
+
 def test_so_many_of_one_file_are_calibrated_on_as_are_asked_for(tmp_path, capsys):
     from budcache.cli.compare import _split
 

@@ -118,6 +118,16 @@ def test_the_table_has_every_number_and_marks_the_best(found):
             assert f"\x1b[1m{best}\x1b[0m" in styled
 
 
+def test_a_file_or_pipe_which_has_no_bold_letters_marks_the_best_as_well(found):
+    lines = printed(found, 200).splitlines()
+    for measure in found.measures:
+        best = max(found.within(3), key=lambda entry: entry.summed(measure).mean)
+        summed = best.summed(measure)
+        assert any(f"{measure.written(summed.mean)}±{measure.written(summed.error)}^" in line for line in lines)
+    assert any("^ the best at its budget" in line for line in lines)
+    assert not any("bold" in line for line in lines)
+
+
 def test_the_tail_stands_in_the_table_where_there_is_room(found):
     longest = "First Block Cache (diffusers)"
     wide = [
@@ -140,7 +150,7 @@ def test_the_tail_stands_in_the_table_where_there_is_room(found):
         each.model_copy(update={"values": {**each.values, "lpips": (0.1, 0.2)}}) if each.values else each
         for each in changed.entries
     ]
-    three = printed(changed.model_copy(update={"entries": tuple(more), "measures": (*found.measures, lpips)}))
+    three = printed(changed.model_copy(update={"entries": tuple(more), "measures": (*found.measures, lpips)}), 103)
     assert "PSNR p5" not in three
     assert "0.1500±0.0500" in three
     assert longest in three

@@ -125,8 +125,8 @@ def compare(
     """Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on."""
     from budcache import models
     from budcache.comparison import show
+    from budcache.jobs.compare import check_names, expected
     from budcache.jobs.compare import compare as run
-    from budcache.jobs.compare import expected
 
     if show_only:
         _tell(show(folder), folder, as_json)
@@ -139,6 +139,9 @@ def compare(
     embedded = model in models.EMBEDDED
     names = None if methods is None else _names(methods, "--methods")
     ladders = {f"policy:{name}": Ladder.load(file) for name, file in told_apart(policy or []).items()}
+    asked = None if metrics is None else _names(metrics, "--metrics")
+    paired = None if timed is None else [name for name in _names(timed, "--timed") if name != "none"]
+    check_names([*(names or ()), *(paired or ())], asked or (), ladders)
     if prompts is not None and calibration is None and not embedded and _needs_prompts(names):
         learned_on, measured_on = _split(prompts, count, calibration_count)
     else:
@@ -147,7 +150,6 @@ def compare(
         learned_on = _prompts(model, calibration, "calibration", calibration_count or usual)
     if not measured_on:
         raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
-    paired = None if timed is None else [name for name in _names(timed, "--timed") if name != "none"]
     if dry_run:
         sizes = {"samples": len(measured_on), "calibration": len(learned_on)}
         tell_cost(
@@ -183,7 +185,7 @@ def compare(
             calibration=learned_on,
             folder=folder,
             methods=names,
-            metrics=None if metrics is None else _names(metrics, "--metrics"),
+            metrics=asked,
             policies=ladders,
             seed=seed,
             batch=batch or (EMBEDDED_BATCH if embedded else 1),

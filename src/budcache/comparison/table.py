@@ -31,11 +31,10 @@ NOTES = {
     "short": "* makes fewer calls than the budget at all settings that were found, and is judged at these",
     "solvers": "{}: fewer steps of another solver, no cache",
 }
-# What the page says above its table, for the terminal.
-LEGEND = (
-    "± standard error; bold: the best at its budget, underlined: the second best",
-    "call-eq.: work of the network in whole calls, probes and partial passes counted",
-)
+# What the page says above its table, for the terminal, and for a file or pipe, which has no bold letters.
+STYLED = "± standard error; bold: the best at its budget, underlined: the second best"
+PLAIN = "± standard error; ^ the best at its budget"
+EQUIVALENTS = "call-eq.: work of the network in whole calls, probes and partial passes counted"
 WIDE = 10_000  # letters, more than any table has
 STYLES = {1: "bold", 2: "underline"}
 SHORT = {NOT_MEASURABLE: "?", NOT_TIMED: "."}  # in narrow terminals
@@ -135,24 +134,25 @@ class _Fitting:
     comparison: Comparison
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        measures, narrow, shown = self.comparison.measures, False, 0
+        measures, narrow, shown, plain = self.comparison.measures, False, 0, not console.is_terminal
         whole = ((True, False, False), (True, True, False), (False, True, False), (False, True, True))
         forms = [(*form, len(measures)) for form in whole]
         forms += [(False, True, True, count) for count in range(len(measures) - 1, 0, -1)]
         for tail, narrow, slim, shown in forms:
-            table = _table(self.comparison, tail, narrow, slim, shown)
+            table = _table(self.comparison, tail, narrow, slim, shown, plain)
             if Measurement.get(console, options.update(max_width=WIDE), table).maximum <= options.max_width:
                 break
         yield table
         short = {entry.speed.text for entry in self.comparison.entries} & set(SHORT) if narrow else set()
         left_out = ", ".join(measure.title for measure in measures[shown:])
         room = [f"no room here for {left_out}, which the page and the files have"] if left_out else []
-        for note in [*LEGEND, *notes(self.comparison), *(f"{SHORT[text]} {text}" for text in sorted(short)), *room]:
+        shortened = [f"{SHORT[text]} {text}" for text in sorted(short)]
+        for note in [PLAIN if plain else STYLED, EQUIVALENTS, *notes(self.comparison), *shortened, *room]:
             yield Text(note, "dim")
 
 
-def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool, shown: int) -> Table:
-    """The table with or without the first metric's tail, short words, the seconds, and the last metrics."""
+def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool, shown: int, plain: bool) -> Table:
+    """The table with or without the first metric's tail, short words, the seconds, the last metrics, and styles."""
     names = ["calls", "call-eq.", "loop s", "speed-up", *(heading(each) for each in comparison.measures[:shown])]
     tailed = comparison.measures[0] if tail and comparison.measures else None
     if tailed is not None:
@@ -174,7 +174,7 @@ def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool, shown: 
         if slim:
             del row[SECONDS]
         name = Text(entry.title, "bold" if entry.method == comparison.ours else "")
-        table.add_row(name, *map(_written, row))
+        table.add_row(name, *(_written(cell, plain) for cell in row))
 
     add(comparison.full)
     for budget in comparison.budgets:
@@ -185,9 +185,10 @@ def _table(comparison: Comparison, tail: bool, narrow: bool, slim: bool, shown: 
     return table
 
 
-def _written(cell: Cell) -> Text:
+def _written(cell: Cell, plain: bool) -> Text:
     error = (f"±{cell.error}", "dim") if cell.error else ""
-    return Text.assemble((cell.text, STYLES.get(cell.rank, "")), error, "=" * cell.undecided)
+    mark = "=" * cell.undecided or "^" * (plain and cell.rank == 1)
+    return Text.assemble((cell.text, STYLES.get(cell.rank, "")), error, mark)
 
 
 def rows(comparison: Comparison) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from budcache.workers import Workers
     from budcache.workers.team import Team
 
-__all__ = ["EVALUATION_SEED", "CompareConfig", "compare", "expected"]
+__all__ = ["EVALUATION_SEED", "CompareConfig", "check_names", "compare", "expected"]
 
 EVALUATION_SEED = 10_000  # far from the seeds of the search, which count up from 0
 OURS_TO_SAY: Mapping[str, str | None] = {
@@ -84,9 +84,7 @@ class CompareConfig:
         for name, value in (("batch", self.batch), ("fps", self.fps)):
             if value < 1:
                 raise SearchError(f"{name} must be at least 1, got {value}.")
-        for name in self.methods:
-            if name not in METHODS and name not in self.policies:
-                raise SearchError(f"there is no method {name!r}. {nearest(name, [*METHODS, *self.policies])}")
+        check_names(self.methods, self.metrics, self.policies)
         for name in self.policies:
             _check_name(name)
         if not self.samples:
@@ -97,8 +95,6 @@ class CompareConfig:
                 f"{title(lacking[0])} has to be calibrated. Give calibration prompts, other than those to measure on."
             )
         for name in self.metrics:
-            if name not in METRICS:
-                raise SearchError(f"there is no metric {name!r}. {nearest(name, METRICS)}")
             blank = next((i for i, sample in enumerate(self.samples) if not _prompt(sample)), None)
             if not METRICS[name].reference and blank is not None:
                 raise SearchError(
@@ -279,6 +275,14 @@ def expected(
     drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing, timed)
     preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, 0, 1, nothing, kind=kind)
     return Planned("compare", tuple(expected_phases(drawing, preparation, wanted)))
+
+
+def check_names(methods: Iterable[str], metrics: Iterable[str], policies: Iterable[str] = ()) -> None:
+    """Refuse methods and metrics that there are not: that can be said before a model is loaded."""
+    for kind, names, known in (("method", methods, (*METHODS, *policies)), ("metric", metrics, tuple(METRICS))):
+        for name in names:
+            if name not in known:
+                raise SearchError(f"there is no {kind} {name!r}. {nearest(name, known)}")
 
 
 def _judges(pipe: Any, names: Sequence[str]) -> list[Metric]:

@@ -41,9 +41,9 @@ class Row(NamedTuple):
 
 
 def columns(comparison: Comparison) -> list[str]:
-    """The heads of the large table."""
-    names = ["calls", "call-equivalents", "loop (s)", "speed-up", *map(heading, comparison.measures)]
-    return names + ([_lead_column(comparison)] if _compared(comparison) else [])
+    """The heads of the large table: quality first, which a phone has room for, then what it costs."""
+    ahead = [_lead_column(comparison)] if _compared(comparison) else []
+    return ["calls", *map(heading, comparison.measures), *ahead, "speed-up", "loop (s)", "call-equivalents"]
 
 
 def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
@@ -54,15 +54,15 @@ def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
         low, high = (f"{value:.3g}" for value in (min(timed), max(timed)))
         known = entry.speed.known and entry.speed.low < entry.speed.high
         speed = f"{entry.speed.low:.2f}-{entry.speed.high:.2f}" if known else ""
-        below = ["", "", f"{low}-{high}" if low != high else "", speed]
-        for measure in comparison.measures:
+        calls, loop, speedup, *means = cells(comparison, entry)
+        row = [(calls, "")]
+        for mean, measure in zip(means, comparison.measures, strict=True):
             summed = entry.summed(measure)
             worst = "" if summed is None else f"{measure.written(summed.tail)} / {measure.written(summed.worst)}"
-            below.append(worst)
-        calls, *others = cells(comparison, entry)
-        row = list(zip([calls, equivalents(entry), *others], below, strict=True))
+            row.append((mean, worst))
         if by := _compared(comparison):
             row.append(_lead(comparison, entry, by))
+        row += [(speedup, speed), (loop, f"{low}-{high}" if low != high else ""), (equivalents(entry), "")]
         found.append(Row(entry, row, entry.method == comparison.ours))
     return found
 
