@@ -15,7 +15,7 @@ import pytest
 HOME = Path(__file__).parents[2] / "benchmarks" / "paper"
 LONG = ("transfer", "video_settings", "main_table", "low_budget", "prompt_set")
 SCRIPTS = (
-    *("few_steps", "model_size", "convergence", "intensity", "steps", "video_table"),
+    *("few_steps", "model_size", "convergence", "intensity", "steps", "video_table", "published_masks"),
     *(pytest.param(name, marks=pytest.mark.slow) for name in LONG),
 )
 pytestmark = pytest.mark.xdist_group("paper")  # what one experiment has searched, others take
