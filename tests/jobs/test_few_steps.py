@@ -34,13 +34,14 @@ def pipe():
     [
         (4, (2, 3), "output", "exhaustive"),
         (4, (2, 3), "residual", "exhaustive"),
-        (5, (1, 2, 3, 4, 5), "output", "exhaustive"),  # 16 masks
-        (6, (1, 2, 3), "output", "exhaustive"),  # again 16
-        (6, (2, 3, 4), "output", "paths"),
-        (8, (4,), "output", "paths"),  # 35
-        (8, (4,), "residual", "ladder"),
-        (8, (7,), "output", "exhaustive"),  # 7
-        (28, (8,), "output", "paths"),
+        (8, (3, 4, 5, 6, 7), "output", "exhaustive"),  # 119 masks
+        (8, (4,), "residual", "exhaustive"),
+        (9, tuple(range(1, 10)), "output", "exhaustive"),
+        (10, tuple(range(1, 11)), "output", "exhaustive"),  # 512
+        (11, tuple(range(1, 12)), "output", "paths"),  # 1,024
+        (28, (3,), "output", "exhaustive"),  # 351
+        (28, (4,), "output", "paths"),  # 2,925
+        (28, (4,), "residual", "ladder"),
     ],
 )
 def test_every_mask_is_tried_where_there_are_few(steps, budgets, reuse, taken):
@@ -71,7 +72,10 @@ def test_it_is_said_before_the_search(budgets, clause):
     told = budcache.estimate(steps=4, budgets=budgets, prompts=4)
     assert told.note == clause and str(told).endswith(f"; {clause}")
     assert not budcache.estimate(steps=28, budgets=8, prompts=4).note
-    weighed = budcache.estimate(steps=8, budgets=range(3, 8), prompts=4).note
+    assert budcache.estimate(steps=8, budgets=range(3, 8), prompts=4).note == (
+        "all 119 masks of 3 to 7 of 8 calls are tried"
+    )
+    weighed = budcache.estimate(steps=8, budgets=range(3, 8), prompts=4, strategy="paths").note
     assert weighed == "all 119 masks of 3 to 7 of 8 calls are weighed by the full runs, and the likeliest are tried"
 
 

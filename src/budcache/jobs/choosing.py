@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,11 +28,17 @@ class Candidate:
     score: Score | None
 
 
-def best_candidate(candidates: Sequence[Candidate], judge: Judge | None, care: Care, by_pictures: bool) -> Policy:
+def best_candidate(
+    candidates: Sequence[Candidate],
+    judge: Judge | None,
+    care: Care,
+    by_pictures: bool,
+    weigh: Callable[[Mask], float] | None = None,
+) -> Policy:
     """The best of some candidates, with its quality on the samples put aside, if there are some.
 
     Candidates have equally many weights, so that the samples which they were fitted on count in the choice as well: to
-    choose by the few that were put aside alone would be mostly chance.
+    choose by the few that were put aside alone would be mostly chance. `weigh` is what else counts against a mask.
     """
     from budcache.calibration.judge import quality_of
 
@@ -40,7 +46,8 @@ def best_candidate(candidates: Sequence[Candidate], judge: Judge | None, care: C
 
     def error(policy: Policy) -> float:
         scores = [score for score in tried[policy] if score is not None]
-        return cared_for([error for score in scores for error in (score.errors if by_pictures else score.losses)], care)
+        found = [error for score in scores for error in (score.errors if by_pictures else score.losses)]
+        return cared_for(found, care) * (1.0 if weigh is None else weigh(policy.mask))
 
     chosen = min(tried, key=error) if len(tried) > 1 else candidates[0].policy
     own, aside = tried[chosen]

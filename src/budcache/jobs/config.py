@@ -28,9 +28,9 @@ __all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", 
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
-# Masks in all, up to which every one is tried if nobody names a strategy: all of 5 steps. That costs about what paths
-# do. At 8 steps paths find policies that are as good on average for less than half of the calls (docs/few-steps.md).
-LISTED = 16
+# Masks in all, up to which every one is tried if nobody names a strategy: all of 10 steps. That is as good as paths,
+# and takes more calls (docs/few-steps.md).
+LISTED = 1_000
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 OUTPUTS, RIDGES = (MAX_BLEND, 3), (1e-3, 1e-4, 1e-2)  # what a fit chooses from

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from budcache.calibration.aggregate import cared_for
 from budcache.errors import RecordError, SearchError
 from budcache.events import RungDone, RungFound, Watch
 from budcache.jobs import estimate as phases
@@ -19,9 +18,9 @@ from budcache.jobs.config import SearchConfig
 from budcache.jobs.hunting import Hunt, identity, strategy_name
 from budcache.jobs.refining import SETTINGS, better_rows, blended, gain
 from budcache.jobs.setup import Setup
+from budcache.jobs.trying import from_runs, tried_as_served, unlikely
 from budcache.mask import Mask
 from budcache.policy import Ladder, Origin, Policy, Quality, Refined, Searched
-from budcache.records import LIKELIEST
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import are_mixed
 from budcache.strategies import Exhaustive, Found, LadderSearch, Ledger, Paths, Polished
@@ -30,8 +29,6 @@ from budcache.wording import several
 if TYPE_CHECKING:
     from budcache.calibration.asking import Asked
     from budcache.calibration.judge import Judge
-    from budcache.calibration.scoring import Scorer
-    from budcache.records.paths import ShortestPaths
     from budcache.records.record import Record
     from budcache.refine.fit import FittedScorer
 
@@ -126,39 +123,23 @@ class Search:
         The best by decoded pictures is chosen.
         """
         from budcache.calibration.judge import Judge
-        from budcache.calibration.pictures import Pictures
-        from budcache.calibration.scoring import PlainScorer
         from budcache.records.paths import ShortestPaths
-        from budcache.refine.fit import FittedScorer, Form
 
-        config = self.config
-        grams = known.grams
+        config, grams = self.config, known.grams
         if self.record is not None:
             grams += self.record.like(self.origin, config.steps, grams.levels)
-        find = ShortestPaths.through(grams, config.budgets, config.fitted, known.switch)
-        strategy, memory = config.strategy, config.state_memory
-        scorer: Scorer = PlainScorer(known, memory=memory)
-        if config.fitted:
-            # Rows over all that is at hand: they gain most and, with a ridge, do not overfit even four samples (F13).
-            scorer = FittedScorer(known, Form(outputs=MAX_BLEND, noise=True), memory=memory, arrivals=False)
-        if isinstance(strategy, Paths):
-            scorer.pictures = Pictures
-            strategy = Polished(strategy.on(find), (), config.polish, config.rounds)
-        elif isinstance(strategy, Exhaustive) and known.switch is not None:
-            strategy = replace(strategy, forced=(known.switch,))  # nothing is reused across it
-        found = self.hunt.run(strategy, scorer, phases.SEARCHING)
-        scores = found.scores
-        if scorer.pictures is None:  # decoding takes time, too: of all masks, only as many as paths would propose
-            scorer.pictures, shortlist = Pictures, self._shortlist(found)
-            scores = dict(zip(shortlist, scorer.score_many(shortlist), strict=True))
+        every = isinstance(config.strategy, Exhaustive)
+        find = ShortestPaths.through(grams, config.budgets, config.fitted, known.switch, every)
+        weigh = partial(unlikely, find) if every else None
+        found, scorer, scores = tried_as_served(config, self.hunt, known, find, weigh)
         candidates = {
             b: [Candidate(blended(Policy(mask=mask), score), score) for mask, score in tried]
             if (tried := [(mask, score) for mask, score in scores.items() if mask.budget == b])
-            else [Candidate(_from_runs(find, b, config.fitted), None)]
+            else [Candidate(from_runs(find, b, config.fitted), None)]
             for b in config.budgets
         }
-        judge = self._put_aside(stack)
-        choose = partial(best_candidate, judge=judge, care=config.care, by_pictures=config.objective == "latent")
+        judge, by_pictures = self._put_aside(stack), config.objective == "latent"
+        choose = partial(best_candidate, judge=judge, care=config.care, by_pictures=by_pictures, weigh=weigh)
         chosen = self._each(candidates, judge, choose)
         if config.fitted:
             scorer.forget()  # its states have done their work
@@ -168,15 +149,6 @@ class Search:
                     own.know(each.policy, each.score)
             chosen = self._refined(chosen, known, judge, own)
         return _Masks(found, {}), chosen
-
-    def _shortlist(self, found: Found) -> list[Mask]:
-        """The best masks of every budget by their final latents."""
-        masks: list[Mask] = []
-        for budget in self.config.budgets:
-            tried = [mask for mask in found.scores if mask.budget == budget]
-            tried.sort(key=lambda mask: cared_for(found.scores[mask].losses, self.config.care))
-            masks += tried[: phases.JUDGED]
-        return masks
 
     def _refined(
         self, policies: list[Policy], known: Asked, judge: Judge | None, own: Judge | None = None
@@ -319,14 +291,6 @@ def check_record(record: Record, config: SearchConfig) -> None:
         raise RecordError(
             f"the record has no runs of {config.steps} steps: it has {record.summary}. Leave it out, or record some."
         )
-
-
-def _from_runs(find: ShortestPaths, budget: int, fitted: bool) -> Policy:
-    """Where a limit left no calls to try a budget's candidates: the likeliest, its rows from the full runs alone."""
-    (mask,) = find([budget], LIKELIEST)[budget]
-    if not fitted:
-        return Policy(mask=mask)
-    return Policy(mask=mask, weights=find.stretches.blends(mask), refined=(find.refined,))
 
 
 def _going_on(ledger: Ledger | None) -> str:

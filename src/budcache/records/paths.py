@@ -53,10 +53,10 @@ class ShortestPaths:
 
     @classmethod
     def through(
-        cls, grams: Grams, budgets: Sequence[int], fitted: bool = True, switch: int | None = None
+        cls, grams: Grams, budgets: Sequence[int], fitted: bool = True, switch: int | None = None, every: bool = False
     ) -> ShortestPaths:
-        """The paths through full runs, for some budgets."""
-        longest = longest_stretch(grams.steps, budgets)
+        """The paths through full runs, for some budgets; with `every`, however long their stretches."""
+        longest = grams.steps if every else longest_stretch(grams.steps, budgets)
         return cls(Stretches(grams.spread(RUNS), fitted, longest=longest, switch=switch))
 
     def __call__(self, budgets: Sequence[int], power: float, count: int = 1) -> dict[int, list[Mask]]:
