@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from reasons import why
 from telling import Table, written
 
 HERE = Path(__file__).parent
@@ -35,7 +36,8 @@ EXPERIMENTS = {
 }
 INTRODUCTION = """# The paper's experiments in small
 
-Written by `benchmarks/paper/collect.py` from what the scripts beside it have measured; nothing here is typed in.
+Written by `benchmarks/paper/collect.py` from what the scripts beside it have measured; typed in are only the
+reasons (`reasons.py`).
 [Its README](../benchmarks/paper/README.md) says how to run them, also on real models.
 
 "Published search" is the method of the paper as its authors' code has it: two prompts, annealing, residual reuse.
@@ -117,12 +119,12 @@ def overview(found: dict[str, dict[str, Any]]) -> str:
         return "No experiment has been run yet.\n"
     rows = [[EXPERIMENTS[name], *map(str, counts(those))] for name, those in claims.items()]
     columns = ["experiment", "hold", "hold in some cases", "do not hold", "undecided", "not tested"]
-    wrong = [claim for those in claims.values() for claim in those if claim["verdict"] != "holds"]
-    lines = [line(claim) for claim in claims.get("main_table", [])[:2]]  # the goals
+    wrong = [line(claim, name) for name, those in claims.items() for claim in those if claim["verdict"] != "holds"]
+    lines = [line(claim, "main_table") for claim in claims.get("main_table", [])[:2]]  # the goals
     lines += ["", Table("Claims of the paper and our own", columns, rows).markdown(), ""]
     if wrong:
         said = "What is said but is not so here, or not always, or is undecided, or could not be tested"
-        lines += [f"<details><summary>{said}</summary>", "", *map(line, wrong), "", "</details>", ""]
+        lines += [f"<details><summary>{said}</summary>", "", *wrong, "", "</details>", ""]
     else:
         lines += ["All that is said is so here as well.", ""]
     return "\n".join(lines)
@@ -141,7 +143,7 @@ def chapter(result: dict[str, Any]) -> str:
     for table in result["tables"]:
         lines += [Table(**timed(table)).markdown(), ""]
     lines += [f"- {note}" for note in result["notes"]]
-    lines += [line(claim) for claim in result["claims"]]
+    lines += [line(claim, result["experiment"]) for claim in result["claims"]]
     return "\n".join([*lines, ""])
 
 
@@ -164,10 +166,11 @@ def counts(claims: Sequence[dict[str, str]]) -> tuple[int, int, int, int, int]:
     return whole, found.count("holds") - whole, nowhere, unsure, untested
 
 
-def line(claim: dict[str, str]) -> str:
-    """A claim as an item of a list, its verdict standing out."""
-    found = claim["found"]
-    return f"- {claim['text']} ({claim['source']}): **{claim['verdict']}**{'; ' * bool(found)}{found}."
+def line(claim: dict[str, str], experiment: str) -> str:
+    """A claim as an item of a list, its verdict standing out; one that does not hold with the reason."""
+    found, reason = claim["found"], "" if claim["verdict"] == "holds" else why(experiment, claim["text"])
+    said = f"- {claim['text']} ({claim['source']}): **{claim['verdict']}**{'; ' * bool(found)}{found}."
+    return said + f" Why: {reason}." * bool(reason)
 
 
 if __name__ == "__main__":

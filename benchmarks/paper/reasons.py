@@ -10,16 +10,27 @@ __all__ = ["why"]
 
 MASKS = "[one change at a time](#from-the-published-search-to-ours-one-change-at-a-time)"
 SEARCHED = (
-    f"the published code computes its first steps always, a quarter of the budget, climbs for two rounds and repeats "
-    f"residuals, each of which loses here ({MASKS}); and the others have all their settings chosen on 32 prompts, where "
-    "the paper takes each as published"
+    "the published code always computes the first quarter of its calls at the first steps, climbs for two rounds and "
+    f"repeats residuals; what each of these costs here: {MASKS}. The other methods have all their settings "
+    "chosen on 32 prompts, where the paper takes each as published"
+)
+WAN = (
+    "the published code for Wan always computes the first 0.3 B steps, and repeats residuals, as on images; "
+    "TeaCache has its threshold, first steps and signal chosen here"
 )
 EXTRAPOLATED = (
-    "TaylorSeer extrapolates, and tiny-flux's outputs change so smoothly that this beats every way to repeat them, our own "
-    "plain reuse too; the paper has it at one setting, here its interval, first steps and order are chosen"
+    "TaylorSeer extrapolates, and tiny-flux's outputs change so smoothly that this beats every way to repeat "
+    "them, our own plain reuse too; the paper has it at one setting, here its interval, first steps and order "
+    "are chosen"
+)
+LEVELS = (
+    "a mask with repeated outputs is a choice of B of the 28 noise levels (F1), and on tiny-flux the B levels "
+    "that the "
+    f"scheduler spreads are a good choice already; residuals and the forced first steps lose against them: {MASKS}"
 )
 NEAR_ONE = "SSIM is nearly 1 on most prompts, and its mean and error are made by the few that turn out differently"
-FEW = "few prompts: the standard error is as large as the lead"
+WORST = "the worst frame of a clip varies more from prompt to prompt than the mean of all frames"
+WEAK = "the LoRA learned from too few runs: on those it gains twice as much as on others (its card)"
 
 REASONS = {
     "main_table": {
@@ -33,8 +44,76 @@ REASONS = {
         "At equal calls the published search on": SEARCHED,
         "With 8 calls the published search is better": SEARCHED,
         "The speed-up of": (
-            "on a machine that does other work pairs of runs differ by more than 5 %; and a call of tiny-flux is so short "
-            "that what a method does around it counts"
+            "on a machine that does other work pairs of runs differ by more than 5 %; and a call of tiny-flux "
+            "is so short that what a method does around it counts"
+        ),
+    },
+    "video_table": {
+        "At equal calls the published search is nearer": WAN,
+        "Alignment gains on videos": WORST,
+    },
+    "transfer": {
+        "Carried over, the published search is better than TeaCache": (
+            "it is behind TeaCache where it was searched already, and stays as far behind; so this is not about "
+            "carrying over (see Table 1)"
+        ),
+    },
+    "low_budget": {
+        "Caching by the published search": LEVELS,
+        "Aligning a short schedule alone brings less than the published search": LEVELS,
+        "The best of all is the published search": LEVELS,
+        "The best of all is budcache": (
+            "its search has aligned it already; an alignment is kept only where it is better on the prompts put "
+            "aside, and at some budgets it was not"
+        ),
+        "At 10 calls aligning the published search": (
+            "new noise levels alone hardly gain on tiny-flux, 0.1 dB at most, and where they gained nothing on "
+            "the prompts put aside the old ones were kept"
+        ),
+    },
+    "prompt_set": {
+        "On prompts unlike those": "16 prompts, and a lead of less than two of their standard errors",
+    },
+    "few_steps": {
+        "On a run of few steps the published search": (
+            "there are at most 35 masks, so what differs is not the search but what it chooses by: two prompts"
+        ),
+        "8 distilled steps are at least": WEAK,
+        "5 calls of the distilled model are nearer": WEAK,
+        "8 distilled steps are recognised": "one picture of 64 more or less is chance",
+        "A policy that was searched on the other model": "on 8 steps of the plain model the two are as good",
+    },
+    "model_size": {
+        "The published search's mask of the small model": WAN,
+        "budcache's mask of the small model": WORST,
+        "Fitting again on 2 prompts": (
+            "the two sizes change alike from step to step, so weights of eight prompts of the small one are "
+            "worth more than those of two of the large one"
+        ),
+    },
+    "video_settings": {
+        "Carried over whole": f"12 prompts; and {NEAR_ONE}",
+        "Fitted on a mix": f"12 prompts; and {NEAR_ONE}",
+        "At other guidance scales": (
+            "towards 3, where guidance counts less, the policy learned at 5 loses nothing, and a mix has fewer "
+            "prompts for each scale"
+        ),
+    },
+    "intensity": {
+        "R1 SA20 is as good": (
+            "both search on two prompts: the intensive one fits these better, and whether others as well is chance"
+        ),
+        "One search for all budgets": (
+            "what costs are the prompts: 32 of them, fitted and aligned; on two as the published search it "
+            "takes a hundredth"
+        ),
+    },
+    "steps": {
+        "Quality over K (published": "a search on two prompts is off by more than K matters",
+        "Quality over K (budcache, plain": "the values differ by less than their standard errors",
+        "Quality over K (budcache)": (
+            "fitted weights reach over long stretches, so more steps only mean more levels to choose from and a "
+            "better full run to come near to"
         ),
     },
 }

@@ -178,6 +178,24 @@ def test_the_kept_results_give_the_page(paper, tmp_path):
     assert figures and all((images / f"paper-{figure}").exists() for figure in figures)
 
 
+def test_what_does_not_hold_has_its_reason(paper):
+    kept = [json.loads(file.read_text()) for file in (HOME / "results").glob("*.json")]
+    claims = [(result["experiment"], claim) for result in kept for claim in result["claims"]]
+    assert len(claims) > 40
+    for experiment, claim in claims:
+        assert claim["verdict"] == "holds" or paper("reasons").why(experiment, claim["text"]), (
+            experiment,
+            claim["text"],
+        )
+    line = paper("collect").line
+    held, broken = (
+        {"text": "With 8 calls the published search is better", "source": "Table 1", "verdict": verdict, "found": ""}
+        for verdict in ("holds", "undecided")
+    )
+    assert "Why" not in line(held, "main_table")
+    assert "**undecided**. Why: the published code" in line(broken, "main_table")
+
+
 def test_the_newest_result_is_kept_as_it_is_printed(paper, tmp_path):
     claim = {"source": "Table 1", "text": "It is so", "cases": {"a": True}, "verdict": "holds", "found": ""}
     result = {"experiment": "steps", "about": "K.", "quick": False, "model": "m", "call": {}, "notes": ["A | B."]}
