@@ -73,8 +73,8 @@ def search(
         samples: keyword arguments of the pipeline's `__call__`, one set per sample.
         call: keyword arguments of the pipeline that all samples share: sizes, guidance, a negative prompt.
         strategy: how to search: a name from `strategies.STRATEGIES`, or a strategy. None is "exhaustive" where there
-            are at most 16 masks in all, and neither limits nor a record; else "paths", masks from the full runs alone,
-            or "ladder" with residual reuse, for which there are no paths.
+            are at most 1,000 masks in all, and neither limits nor a record; else "paths", masks from the full runs
+            alone, or "ladder" with residual reuse, for which there are no paths.
         reuse: "output" or "residual".
         refine: what to make of the masks: "none" repeats outputs as they are; "fit" blends them, fitted in closed form;
             "full" also aligns all weights together without gradients (F14), for several times the cost. None is "fit"
