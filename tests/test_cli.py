@@ -781,7 +781,7 @@ def test_a_search_ended_again_and_again_ends_the_same(model, searched, tmp_path,
 def test_the_default_search_takes_paths_and_goes_on_where_it_was(model, run_here, monkeypatch, tmp_path):
     """Candidates from the full runs, each scored once; a second run scores none again."""
     monkeypatch.chdir(tmp_path)
-    usual = ["search", model, "--steps", 10, "--budgets", "3,5", "-p", "a", "-p", "two dogs", *SIZE, "--out", "p.json"]
+    usual = ["search", model, "--steps", 16, "--budgets", "3,5", "-p", "a", "-p", "two dogs", *SIZE, "--out", "p.json"]
     code, output, errors = run_here(*usual)
     assert code == 0, errors
     ladder, before = Ladder.load("p.json"), essence("p.json")
@@ -795,7 +795,7 @@ def test_the_default_search_takes_paths_and_goes_on_where_it_was(model, run_here
     assert f"going on with {len(history)} scores of an earlier run, full runs are made again" in errors
     assert essence("p.json") == before
     assert [step.mask for step in read_history("p.ledger.jsonl")] == [step.mask for step in history]
-    assert Ladder.load("p.json").rungs[0].origin.calls == ladder.rungs[0].origin.calls + 2 * 10
+    assert Ladder.load("p.json").rungs[0].origin.calls == ladder.rungs[0].origin.calls + 2 * 16
 
 
 def test_a_limit_on_calls_says_how_many_prompts_it_pays_for(run_here):

@@ -13,6 +13,7 @@ import budcache
 from budcache import Ladder, Record, models
 from budcache.events import Planned
 from budcache.jobs.config import LISTED, taken_strategy
+from budcache.records import LIKELIEST
 from budcache.strategies import Exhaustive, LadderSearch, Limits, Paths
 
 TEXTS = models.prompts("tiny-flux", "calibration")
@@ -89,6 +90,27 @@ def test_limits_and_records_are_for_paths(pipe):
         pipe(TEXTS[:2], num_inference_steps=4, output_type="latent")
     assert isinstance(record, Record)
     assert budcache.search(pipe, record=record, **samples).rungs[0].origin.strategy == "paths"
+
+
+def test_what_was_begun_with_paths_under_a_limit_goes_on_with_them(pipe, tmp_path):
+    samples = {"prompts": TEXTS[:2], "steps": 6, "budgets": 3, "refine": "none", "progress": False}
+    ledger = tmp_path / "search.ledger.jsonl"
+    begun = budcache.search(pipe, limits=Limits(evaluations=1), ledger=ledger, **samples)
+    ended = budcache.search(pipe, ledger=ledger, **samples)
+    assert {rung.origin.strategy for rung in (*begun, *ended)} == {"paths"}
+    assert ended.searched.earlier > 0
+
+
+def test_what_the_full_runs_say_counts_in_the_choice_among_all_masks(pipe, monkeypatch):
+    """Where it counts for everything, the likeliest path is chosen, whatever was tried."""
+    from budcache.jobs import trying
+
+    samples = {"prompts": TEXTS[:4], "steps": 5, "budgets": (2, 3), "batch": 4, "progress": False}
+    assert trying.TRUST > 0
+    monkeypatch.setattr(trying, "TRUST", 30)
+    everything = budcache.search(pipe, strategy="exhaustive", **samples)
+    likeliest = budcache.search(pipe, strategy=Paths(powers=(LIKELIEST,)), **samples)
+    assert [rung.mask for rung in everything] == [rung.mask for rung in likeliest]
 
 
 # What comes of it

@@ -64,6 +64,8 @@ def planned(run_here, *rounds):
         "3-5",
         "--steps",
         STEPS,
+        "--strategy",
+        "paths",
         "--count",
         8,
         "--polish",
@@ -79,7 +81,7 @@ def planned(run_here, *rounds):
 def test_the_command_line_means_what_python_means(run_here):
     def cost(rounds, polish=2):
         return estimate(
-            steps=STEPS, budgets=range(3, 6), prompts=8, polish=polish, rounds=rounds, refine="none"
+            steps=STEPS, budgets=range(3, 6), prompts=8, polish=polish, rounds=rounds, refine="none", strategy="paths"
         ).sample_calls
 
     assert planned(run_here, "--rounds", 0) == cost(0) == cost(3, polish=0)

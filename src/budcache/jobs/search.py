@@ -22,7 +22,7 @@ from budcache.jobs.watching import watching
 from budcache.options import bytes_of, one_or_several
 from budcache.policy import Ladder, Reuse
 from budcache.samples.samples import runs_of, take_samples
-from budcache.strategies import Limits, Strategy
+from budcache.strategies import Limits, Strategy, begun_with
 
 if TYPE_CHECKING:
     from budcache.calibration.aggregate import Care
@@ -109,7 +109,8 @@ def search(
     Returns:
         The ladder. Its attribute `searched` tells how it came about: history, sample-calls, limits reached.
     """
-    free = limits in (None, Limits()) and record is None  # with neither, every mask may be tried
+    # With neither limits nor a record every mask may be tried; but what was begun with paths goes on with them.
+    free = limits in (None, Limits()) and record is None and "Paths(" not in begun_with(ledger)
     config = SearchConfig(
         steps,
         one_or_several(budgets),

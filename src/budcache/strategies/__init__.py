@@ -10,7 +10,7 @@ from budcache.strategies.anneal import Anneal
 from budcache.strategies.authors import Authors
 from budcache.strategies.exhaustive import Exhaustive
 from budcache.strategies.ladder import LadderSearch
-from budcache.strategies.ledger import Ledger, read_history
+from budcache.strategies.ledger import Ledger, begun_with, read_history
 from budcache.strategies.paths import Paths
 from budcache.strategies.polish import Polished
 from budcache.strategies.random_masks import RandomMasks
@@ -36,6 +36,7 @@ __all__ = [
     "Space",
     "Strategy",
     "Uniform",
+    "begun_with",
     "drive",
     "read_history",
     "strategy",

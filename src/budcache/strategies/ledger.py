@@ -22,7 +22,7 @@ from budcache.rows import Row
 from budcache.storage.journal import Journal, whole_lines
 from budcache.strategies.strategy import Ask, ScoreMany
 
-__all__ = ["Ledger", "read_history"]
+__all__ = ["Ledger", "begun_with", "read_history"]
 
 FORMAT = 3  # of a ledger's lines: the losses and arrivals of every sample, and what was fitted
 
@@ -134,6 +134,14 @@ def read_history(path: str | os.PathLike[str]) -> list[Scored]:
         raise FileError(f"the ledger {path} cannot be read: {error.strerror or error}. Check the path.") from None
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, ArithmeticError, AttributeError):
         raise SearchError(f"{path} is not a ledger of a search. Name the .ledger.jsonl file.") from None
+
+
+def begun_with(path: str | os.PathLike[str] | None) -> str:
+    """How a ledger's search names its strategy; nothing where there is no such file, or one that will be refused."""
+    try:
+        return str(json.loads(whole_lines(path)[0])["search"]["strategy"]) if path is not None else ""
+    except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return ""
 
 
 def _scored(entry: Mapping[str, Any]) -> Scored:
