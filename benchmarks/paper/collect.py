@@ -22,7 +22,6 @@ HERE = Path(__file__).parent
 # In the paper's order: the script, and what a reader looks for.
 EXPERIMENTS = {
     "main_table": "Every method at equal calls (Table 1)",
-    "tails": "The bad tail, with more seeds",
     "published_masks": "From the published search to ours, one change at a time",
     "video_table": "Videos (Table 2)",
     "transfer": "Other solvers, sizes and guidance (Tables 3 and 11)",

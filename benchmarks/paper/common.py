@@ -245,13 +245,9 @@ class Lab:
         *,
         pipe: Any = None,
         prompts: Sequence[str] = (),
-        chosen: Path | None = None,
         **call: Any,
     ) -> Comparison:
-        """`budcache.compare` in a folder of its own; policies are used wherever they were made.
-
-        `chosen` is a file of settings of other methods that need not be chosen again.
-        """
+        """`budcache.compare` in a folder of its own; policies are used wherever they were made."""
         pipe, given = self.pipe if pipe is None else pipe, {**self.call, **call}
         # Without where they were made, they are used wherever that is asked; what they were made on is still told.
         bare = {
@@ -281,7 +277,6 @@ class Lab:
             policies=bare,
             batch=min(self.args.batch, len(tuning)),
             call=given,
-            settings=chosen,
             timed=[] if self.quick and self.args.timed is None else self.args.timed,
             watch=watch,
             progress=False,

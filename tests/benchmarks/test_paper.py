@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).parents[2] / "benchmarks" / "paper"
-LONG = ("transfer", "video_settings", "main_table", "low_budget", "prompt_set", "tails")
+LONG = ("transfer", "video_settings", "main_table", "low_budget", "prompt_set")
 SCRIPTS = (
     *("few_steps", "model_size", "convergence", "intensity", "steps", "video_table", "published_masks"),
     *(pytest.param(name, marks=pytest.mark.slow) for name in LONG),
