@@ -68,13 +68,24 @@ SEARCHES = {
     "residual": {"steps": 8, "budgets": (2, 3, 4), "reuse": "residual"},
     "residual, larger": {"steps": 12, "budgets": (3, 5), "reuse": "residual", "selection": 2},
 }
+EVERY_MASK = {
+    "every mask": {"steps": 6, "budgets": (2, 3, 4)},
+    "every mask, more prompts": {"steps": 6, "budgets": (3, 4), "prompts": 8},
+    "every mask, plain": {"steps": 6, "budgets": (2, 3, 4), "refine": "none"},
+    "every mask, residual": {"steps": 6, "budgets": (2, 3, 4), "reuse": "residual"},
+}
 OTHERS = {
     "annealed": {"steps": 12, "budgets": 4, "strategy": "anneal-r2-sa100", "refine": "none", "prompts": 2},
     "annealed, fitted": {"steps": 8, "budgets": (3, 4), "strategy": "anneal-r1-sa20", "prompts": 2, "selection": 1},
     "authors": {"steps": 12, "budgets": (4, 6), "strategy": "authors-r1-sa20", "refine": "none", "prompts": 1},
-    "polished": {"steps": 8, "budgets": (2, 3, 4), "polish": 2, "refine": "none"},
+    "polished": {"steps": 8, "budgets": (2, 3, 4), "polish": 2, "refine": "none", "strategy": "paths"},
     "uniform": {"steps": 8, "budgets": (3, 4), "strategy": "uniform"},
 }
+
+
+for each in SEARCHES.values():  # where nobody names a strategy, every mask is tried at so few steps
+    each["strategy"] = "ladder" if each.get("reuse") == "residual" else "paths"
+SEARCHES |= EVERY_MASK
 
 
 @pytest.mark.parametrize("case", [*SEARCHES, *OTHERS])
@@ -268,7 +279,7 @@ def test_full_runs_count_towards_a_limit_before_the_first_candidate(ledger, tmp_
 def test_a_search_with_two_branches_of_guidance_costs_what_it_said(prompts):
     kind = entry("sd3")
     pipe, shared = kind.build(), {name: value for name, value in kind.kwargs().items() if name != "prompt"}
-    seen, options = [], {"steps": 12, "budgets": (3, 5, 7)}
+    seen, options = [], {"steps": 12, "budgets": (3, 5, 7), "strategy": "paths"}
     ladder = budcache.search(pipe, prompts=TEXTS[:prompts], call=shared, watch=seen.append, **options)
     assert all(rung.guided for rung in ladder)  # or this would say nothing
     planned, _ = is_told_well(seen, "search")
