@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         full = Policy(mask=Mask.full(steps))
         policies = dict.fromkeys(NAMES, full)
         if steps > budget:
-            few = {"budgets": [budget], "prompts": learned, "steps": steps, "name": "ours-k"}
+            few = {"budgets": [budget], "prompts": learned, "steps": steps, "name": "ours-k", "strategy": "paths"}
             policies["published"] = lab.published(budget, "r1-sa20", steps=steps).ladder[budget]
             policies["plain"] = lab.ours(fit=False, **few).ladder[budget]
             policies["ours"] = lab.ours(**few).ladder[budget]
