@@ -1,7 +1,7 @@
 """Why the published search finds no better masks here: one change at a time, from its code to ours, plain reuse in all.
 
 The authors' code always computes the first B // 4 steps, starts and moves in ways of its own and climbs for two rounds;
-the paper's Algorithms 1 and 2 do not. Then come more prompts, outputs repeated instead of residuals, and shortest paths.
+the paper's Algorithms 1 and 2 do not. Then come more prompts, outputs instead of residuals, and shortest paths.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import budcache
 from budcache import Ladder, Record, models
 from budcache.events import Planned
-from budcache.jobs.config import LISTED, taken_strategy
+from budcache.jobs.config import LISTED, LISTED_CALLS, taken_strategy
 from budcache.records import LIKELIEST
 from budcache.strategies import Exhaustive, LadderSearch, Limits, Paths
 
@@ -42,12 +42,15 @@ def pipe():
         (11, tuple(range(1, 12)), "output", "paths"),  # 1,024
         (28, (3,), "output", "exhaustive"),  # 351
         (28, (4,), "output", "paths"),  # 2,925
+        (14, (10,), "output", "paths"),  # 715, but thousands of calls
+        (40, (38,), "output", "paths"),
         (28, (4,), "residual", "ladder"),
     ],
 )
 def test_every_mask_is_tried_where_there_are_few(steps, budgets, reuse, taken):
     assert NAMES[type(taken_strategy(None, reuse, steps, budgets))] == taken
-    assert (Exhaustive().expected(steps, budgets) <= LISTED) == (taken == "exhaustive")
+    few = Exhaustive().expected(steps, budgets) <= LISTED and Exhaustive().calls(steps, budgets) <= LISTED_CALLS
+    assert few == (taken == "exhaustive")
     assert isinstance(taken_strategy("paths", reuse, steps, budgets), Paths)
 
 
@@ -92,13 +95,42 @@ def test_limits_and_records_are_for_paths(pipe):
     assert budcache.search(pipe, record=record, **samples).rungs[0].origin.strategy == "paths"
 
 
-def test_what_was_begun_with_paths_under_a_limit_goes_on_with_them(pipe, tmp_path):
-    samples = {"prompts": TEXTS[:2], "steps": 6, "budgets": 3, "refine": "none", "progress": False}
-    ledger = tmp_path / "search.ledger.jsonl"
-    begun = budcache.search(pipe, limits=Limits(evaluations=1), ledger=ledger, **samples)
-    ended = budcache.search(pipe, ledger=ledger, **samples)
-    assert {rung.origin.strategy for rung in (*begun, *ended)} == {"paths"}
-    assert ended.searched.earlier > 0
+@pytest.mark.parametrize("reuse", ["output", "residual"])
+def test_what_was_begun_under_a_limit_goes_on_as_it_began(pipe, tmp_path, reuse):
+    """With and without a limit, and with other budgets: the ledger knows how its search goes."""
+    shared = {"prompts": TEXTS[:2], "steps": 6, "reuse": reuse, "refine": "none", "progress": False}
+    begun = tmp_path / "limited.ledger.jsonl"
+    limited = budcache.search(pipe, budgets=3, limits=Limits(evaluations=8), ledger=begun, **shared)
+    whole = budcache.search(pipe, budgets=3, ledger=begun, **shared)
+    usual = "paths" if reuse == "output" else "ladder"
+    assert {rung.origin.strategy for rung in (*limited, *whole)} == {usual}
+    assert whole.searched.earlier > 0
+    begun = tmp_path / "free.ledger.jsonl"
+    free = budcache.search(pipe, budgets=2, ledger=begun, **shared)
+    more = budcache.search(pipe, budgets=3, ledger=begun, limits=Limits(calls=10_000), **shared)
+    assert {rung.origin.strategy for rung in (*free, *more)} == {"exhaustive"}
+
+
+def test_the_command_line_goes_on_as_it_began_too(run_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    usual = ["search", "tiny-flux", "--steps", 6, "--budgets", 3, "--count", 2, "--refine", "none", "--out", "p.json"]
+    code, _, errors = run_here(*usual, "--max-evaluations", 1)
+    assert code == 0, errors
+    code, _, errors = run_here(*usual, "--force")
+    assert code == 0, errors
+    assert "going on with" in errors
+    assert Ladder.load("p.json").rungs[0].origin.strategy == "paths"
+
+
+def test_an_objective_of_the_users_own_is_not_outvoted(pipe, monkeypatch):
+    from budcache.jobs import searching
+
+    monkeypatch.setattr(searching, "unlikely", None)  # whoever asks it falls over
+    shared = {"prompts": TEXTS[:2], "steps": 4, "budgets": 2, "strategy": "exhaustive", "progress": False}
+    for more in ({"objective": "pixel"}, {"care": "worst"}):
+        assert budcache.search(pipe, **shared, **more).rungs[0].budget == 2
+    with pytest.raises(TypeError):
+        budcache.search(pipe, **shared)
 
 
 def test_what_the_full_runs_say_counts_in_the_choice_among_all_masks(pipe, monkeypatch):

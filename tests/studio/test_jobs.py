@@ -28,7 +28,10 @@ def test_a_search_is_the_search_of_python(make, until):
     studio = make()
     options, refused = asked(studio)
     assert refused == {}
-    assert searching.cost(studio, options).startswith("4 prompts, about ")
+    told = searching.cost(studio, options)
+    assert told.startswith("4 prompts, about ") and told.endswith("; all 15 masks of 2, 3 of 6 calls are tried.")
+    limited = searching.cost(studio, {**options, "minutes": 5})  # a limit might end before the last mask
+    assert limited.endswith("are weighed by the full runs, and the likeliest are tried.")
     job = studio.runner.submit("search", searching.title(options), options)
     until(lambda: job.is_over)
     assert (job.state, job.error) == ("done", "")

@@ -57,7 +57,7 @@ from budcache.mask import Mask
 from budcache.options import bytes_of, parse_budgets
 from budcache.policy import Ladder, Policy, Reuse
 from budcache.samples.samples import runs_of
-from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy
+from budcache.strategies import STRATEGIES, LadderSearch, Limits, Strategy, begun_with
 from budcache.wording import quote
 
 if TYPE_CHECKING:
@@ -140,11 +140,12 @@ def search(
     guidances, wanted_budgets = several_guidances(guidance), tuple(parse_budgets(budgets))
     features = True if features is None and len(guidances) > 1 and refine != "none" else features
     limits = Limits(max_calls, max_seconds, max_evaluations)
-    limited = limits != Limits()
+    every = wanted_budgets if limits == Limits() and record is None else ()  # with neither, every mask may be tried
+    kept = ledger or out_path.with_suffix(".ledger.jsonl")
     config = SearchConfig(
         steps,
         wanted_budgets,
-        _strategy(strategy_name, reuse, beam, steps, () if limited or record else wanted_budgets),
+        _strategy(strategy_name, reuse, beam, steps, every, begun_with(kept)),
         reuse,
         refine,
         polish,
@@ -168,7 +169,6 @@ def search(
         _tell_cost(config, len(texts), as_json)
         return
     into, begin = Output(out_path, force), time.perf_counter()
-    kept = ledger or out_path.with_suffix(".ledger.jsonl")
     wanted = {"height": height, "width": width, "num_frames": frames, "negative_prompt": negative}
     most = runs_of(texts, batch)
     with (
@@ -277,10 +277,10 @@ def _record(path: Path | None, config: SearchConfig) -> Record | None:
     return found
 
 
-def _strategy(name: str | None, reuse: Reuse, beam: int, steps: int, budgets: tuple[int, ...]) -> Strategy:
+def _strategy(name: str | None, reuse: Reuse, beam: int, steps: int, budgets: tuple[int, ...], begun: str) -> Strategy:
     if name is None and beam != 1 and reuse == "residual":
         name = "ladder"  # which is what a beam is for
-    found = taken_strategy(name, reuse, steps, budgets)
+    found = taken_strategy(name, reuse, steps, budgets, begun)
     if isinstance(found, LadderSearch):
         return replace(found, beam=beam)
     if beam != 1:

@@ -84,7 +84,7 @@ class CompareConfig:
         for name, value in (("batch", self.batch), ("fps", self.fps)):
             if value < 1:
                 raise SearchError(f"{name} must be at least 1, got {value}.")
-        check_names(self.methods, self.metrics, self.policies)
+        check_names((*self.methods, *(self.timed or ())), self.metrics, self.policies)
         for name in self.policies:
             _check_name(name)
         if not self.samples:

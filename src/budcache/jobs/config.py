@@ -28,9 +28,9 @@ __all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", 
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
-# Masks in all, up to which every one is tried if nobody names a strategy: all of 10 steps. That is as good as paths,
-# and takes more calls (docs/few-steps.md).
-LISTED = 1_000
+# Every mask is tried if nobody names a strategy and that is not much: up to so many masks, and model calls a sample. So
+# it is at up to 10 steps, whatever the budgets. It is as good as paths, and takes more calls (docs/few-steps.md).
+LISTED, LISTED_CALLS = 1_000, 520
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 OUTPUTS, RIDGES = (MAX_BLEND, 3), (1e-3, 1e-4, 1e-2)  # what a fit chooses from
@@ -39,18 +39,30 @@ Refine: TypeAlias = Literal["none", "fit", "full"]
 
 
 def taken_strategy(
-    strategy: str | Strategy | None, reuse: Reuse, steps: int = MAX_STEPS, budgets: Sequence[int] = ()
+    strategy: str | Strategy | None,
+    reuse: Reuse,
+    steps: int = MAX_STEPS,
+    budgets: Sequence[int] = (),
+    begun: str = "",
 ) -> Strategy:
-    """A strategy by its name. None tries every mask where there are few, if it is told how many.
+    """A strategy by its name. None is what a ledger was begun with; else every mask where that is not much.
 
     Else it is paths, or the ladder where there are none: residuals do not add up (F1).
+
+    Args:
+        budgets: none where not every mask may be tried, because of a limit or a record.
+        begun: how a ledger names its strategy, if there is one (`begun_with`).
     """
     if strategy is not None:
         return by_name(strategy) if isinstance(strategy, str) else strategy
+    for usual in ("exhaustive", "paths", "ladder"):
+        if f"{type(STRATEGIES[usual]).__name__}(" in begun:
+            return STRATEGIES[usual]
     if not all(isinstance(number, SupportsIndex) for number in (steps, *budgets)):
         budgets = ()  # they will be refused, with a sentence
-    masks = [math.comb(steps - 1, budget - 1) for budget in budgets if 1 <= budget <= steps <= MAX_STEPS]
-    if masks and sum(masks) <= LISTED:
+    possible = tuple(budget for budget in budgets if 1 <= budget <= steps <= MAX_STEPS)
+    masks = sum(math.comb(steps - 1, budget - 1) for budget in possible)
+    if possible and masks <= LISTED and Exhaustive().calls(steps, possible) <= LISTED_CALLS:
         return STRATEGIES["exhaustive"]
     return STRATEGIES["paths" if reuse == "output" else "ladder"]
 

@@ -101,7 +101,7 @@ def search_phases(config: SearchConfig, samples: int) -> tuple[Phase, ...]:
     ladder = isinstance(config.strategy, LadderSearch)
     per_mask = max(1.0, sum(config.budgets) / len(config.budgets) / SHARED)
     masks = config.strategy.expected(config.steps, config.budgets) or 0
-    climb = _climb(config) * per_mask
+    climb = 0.0 if isinstance(config.strategy, Exhaustive) else _climb(config) * per_mask  # there is nothing left
     # A ladder computes each mask's last step only, and nothing for the first mask.
     search = masks - 1 if ladder else masks * per_mask
     if isinstance(config.strategy, Exhaustive):

@@ -109,12 +109,11 @@ def search(
     Returns:
         The ladder. Its attribute `searched` tells how it came about: history, sample-calls, limits reached.
     """
-    # With neither limits nor a record every mask may be tried; but what was begun with paths goes on with them.
-    free = limits in (None, Limits()) and record is None and "Paths(" not in begun_with(ledger)
+    free = limits in (None, Limits()) and record is None  # with neither, every mask may be tried
     config = SearchConfig(
         steps,
         one_or_several(budgets),
-        taken_strategy(strategy, reuse, steps, one_or_several(budgets) if free else ()),
+        taken_strategy(strategy, reuse, steps, one_or_several(budgets) if free else (), begun_with(ledger)),
         reuse,
         refine,
         polish,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from budcache.calibration.aggregate import cared_for
+from budcache.calibration.aggregate import TINY, cared_for
 from budcache.jobs import estimate as phases
 from budcache.jobs.config import SearchConfig
 from budcache.mask import Mask
@@ -34,7 +34,7 @@ def tried_as_served(
 
     Args:
         find: the shortest paths.
-        weigh: what counts against a mask beside its errors, where every one is tried.
+        weigh: what counts against a mask beside its errors, where every one is tried (`unlikely`).
     """
     from budcache.calibration.pictures import Pictures
     from budcache.calibration.scoring import PlainScorer
@@ -50,21 +50,22 @@ def tried_as_served(
         scorer.pictures = Pictures
         strategy = Polished(strategy.on(find), (), config.polish, config.rounds)
     elif isinstance(strategy, Exhaustive) and known.switch is not None:
-        strategy = replace(strategy, forced=(known.switch,))  # nothing is reused across it
+        strategy = replace(strategy, forced=(*strategy.forced, known.switch))  # nothing is reused across it
     found = hunt.run(strategy, scorer, phases.SEARCHING)
-    if weigh is None:
+    if not isinstance(strategy, Exhaustive):
         return found, scorer, found.scores
     # Decoding takes time, too: of all masks, only as many as paths would propose.
     scorer.pictures, shortlist = Pictures, _shortlist(config, found, weigh)
     return found, scorer, dict(zip(shortlist, scorer.score_many(shortlist), strict=True))
 
 
-def _shortlist(config: SearchConfig, found: Found, weigh: Callable[[Mask], float]) -> list[Mask]:
-    """The best masks of every budget by their final latents and by what the full runs say of them."""
+def _shortlist(config: SearchConfig, found: Found, weigh: Callable[[Mask], float] | None) -> list[Mask]:
+    """The best masks of every budget by their losses and by what else counts against them."""
     masks: list[Mask] = []
     for budget in config.budgets:
         tried = [mask for mask in found.scores if mask.budget == budget]
-        tried.sort(key=lambda mask: cared_for(found.scores[mask].losses, config.care) * weigh(mask))
+        against = {mask: 1.0 if weigh is None else weigh(mask) for mask in tried}
+        tried.sort(key=lambda mask: cared_for(found.scores[mask].losses, config.care) * against[mask])
         masks += tried[: phases.JUDGED]
     return masks
 
@@ -75,7 +76,7 @@ def unlikely(find: ShortestPaths, mask: Mask) -> float:
     The best of hundreds on a few samples is partly luck. What their full runs say of a mask is less exact, but has not
     been chosen by that luck; so both count.
     """
-    return find.cost(mask, LIKELIEST) ** TRUST
+    return max(find.cost(mask, LIKELIEST), TINY) ** TRUST
 
 
 def from_runs(find: ShortestPaths, budget: int, fitted: bool) -> Policy:

@@ -63,14 +63,15 @@ def read(
 
 def planned(options: dict[str, Any]) -> Planned:
     """What a search will cost."""
-    return estimate(
-        steps=options["steps"], budgets=options["budgets"], prompts=options["prompts"], refine=options["refine"]
-    )
+    asked = {name: options[name] for name in ("steps", "budgets", "prompts", "refine")}
+    return estimate(**asked, strategy="paths" if options["minutes"] else None)  # a limit might end before the last mask
 
 
 def cost(studio: Studio, options: dict[str, Any]) -> str:
     """What a search will cost, as a sentence."""
-    return f"{several(len(options['prompts']), 'prompt')}, {studio.worth(planned(options).sample_calls)}."
+    told = planned(options)
+    note = f"; {told.note}" * bool(told.note)
+    return f"{several(len(options['prompts']), 'prompt')}, {studio.worth(told.sample_calls)}{note}."
 
 
 def title(options: dict[str, Any]) -> str:
