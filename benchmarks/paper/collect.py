@@ -42,10 +42,11 @@ reasons (`reasons.py`).
 
 "Published search" is the method of the paper as its authors' code has it: two prompts, annealing, residual reuse.
 Every other method has all its settings chosen on the prompts that ours learns on and is measured at equal calls.
-"budcache" is ours: paths (of 8 steps every mask), fitted and aligned. Columns that begin with "paper" are what the paper prints, nearly all
-of it for FLUX.1-dev; they are there to compare orders and distances, not values. A claim is judged by the numbers of
-its table alone: it holds where it is so in every case that was looked at. Behind a mean or a difference stands its
-standard error over the prompts, which are few; a lead within two standard errors, prompt by prompt, is undecided.
+"budcache" is ours: paths (of 8 steps every mask), fitted and aligned. Columns that begin with "paper" are what the
+paper prints, nearly all of it for FLUX.1-dev; they are there to compare orders and distances, not values. A claim is
+judged by the numbers of its table alone: it holds where it is so in every case that was looked at. Behind a mean or a
+difference stands its standard error over the prompts, which are few; a lead within two standard errors, prompt by
+prompt, is undecided.
 "call-eq." counts probes and partial passes by their share of the network's operations. Seconds are those of the
 denoising loop on the machine at hand, where it was timed; a speed-up is printed where pairs of runs told it to 5 %.
 """

@@ -10,9 +10,9 @@ __all__ = ["why"]
 
 MASKS = "[one change at a time](#from-the-published-search-to-ours-one-change-at-a-time)"
 SEARCHED = (
-    "the published code always computes the first quarter of its calls at the first steps, climbs for two rounds and "
-    f"repeats residuals; what each of these costs here: {MASKS}. The other methods have all their settings "
-    "chosen on 32 prompts, where the paper takes each as published"
+    "the published code always computes the first quarter of its calls at the first steps, moves and climbs less than "
+    "the printed algorithms, chooses by two prompts and repeats residuals; what each of these costs here: "
+    f"{MASKS}. And every other method has its settings chosen here, where the paper takes each as published"
 )
 WAN = (
     "the published code for Wan always computes the first 0.3 B steps, and repeats residuals, as on images; "
@@ -24,8 +24,7 @@ EXTRAPOLATED = (
     "are chosen"
 )
 LEVELS = (
-    "a mask with repeated outputs is a choice of B of the 28 noise levels (F1), and on tiny-flux the B levels "
-    "that the "
+    "a mask with repeated outputs is a choice of B of the 28 noise levels (F1), and on tiny-flux the B levels that the "
     f"scheduler spreads are a good choice already; residuals and the forced first steps lose against them: {MASKS}"
 )
 NEAR_ONE = "SSIM is nearly 1 on most prompts, and its mean and error are made by the few that turn out differently"
@@ -36,8 +35,8 @@ REASONS = {
     "main_table": {
         "At equal calls budcache is nearer to the full run than every": NEAR_ONE,
         "The same of the 5th percentile": (
-            "the 5th percentile of 64 prompts is made by three of them, which turn into another picture under every "
-            "method, so its standard error is 1 to 2.4 dB"
+            "the 5th percentile of 64 prompts is made by the four or five worst of them, which turn into another "
+            "picture under every method, so its standard error is 1 to 2.4 dB"
         ),
         "At equal calls the published search is nearer to the full run than every": EXTRAPOLATED,
         "At equal calls the published search is above TeaCache and LeMiCa": SEARCHED,
@@ -54,8 +53,7 @@ REASONS = {
     },
     "transfer": {
         "Carried over, the published search is better than TeaCache": (
-            "it is behind TeaCache where it was searched already, and stays as far behind; so this is not about "
-            "carrying over (see Table 1)"
+            "it is behind TeaCache where it was searched already (Table 1), so this is not about carrying over"
         ),
     },
     "low_budget": {
@@ -67,21 +65,23 @@ REASONS = {
             "aside, and at some budgets it was not"
         ),
         "At 10 calls aligning the published search": (
-            "new noise levels alone hardly gain on tiny-flux, 0.1 dB at most, and where they gained nothing on "
-            "the prompts put aside the old ones were kept"
+            "new noise levels alone hardly gain on tiny-flux, and where they gained nothing on the prompts put aside "
+            "the old ones were kept"
         ),
     },
     "prompt_set": {
-        "On prompts unlike those": "16 prompts, and a lead of less than two of their standard errors",
+        "On prompts unlike those that it was searched on, the published search": (
+            "16 prompts: it is behind by less than two of their standard errors"
+        ),
     },
     "few_steps": {
         "On a run of few steps the published search": (
-            "there are at most 35 masks, so what differs is not the search but what it chooses by: two prompts"
+            "it chooses among few masks, 35 at most, by two prompts, and repeats residuals"
         ),
         "8 distilled steps are at least": WEAK,
         "5 calls of the distilled model are nearer": WEAK,
         "8 distilled steps are recognised": "one picture of 64 more or less is chance",
-        "A policy that was searched on the other model": "on 8 steps of the plain model the two are as good",
+        "A policy that was searched on the other model": "a tenth of a decibel is less than 64 prompts can tell",
     },
     "model_size": {
         "The published search's mask of the small model": WAN,
