@@ -104,8 +104,8 @@ REASONS = {
             "both search on two prompts: the intensive one fits these better, and whether others as well is chance"
         ),
         "One search for all budgets": (
-            "what costs are the prompts: 32 of them, fitted and aligned; on two as the published search it "
-            "takes a hundredth"
+            "what costs are the prompts: 32 of them, fitted and aligned; on two, as many as the published search has, "
+            "it takes a fortieth"
         ),
     },
     "steps": {
