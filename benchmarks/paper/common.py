@@ -127,7 +127,7 @@ class Lab:
     def changed(self) -> dict[str, Any]:
         """Options that are not the usual ones and change what is measured."""
         given = {name: value for name, value in vars(self.args).items() if value != self.parser.get_default(name)}
-        told = {name: ",".join(value) if name == "timed" else str(value) for name, value in given.items()}
+        told = {name: ",".join(value) or "none" if name == "timed" else str(value) for name, value in given.items()}
         return {name: value for name, value in told.items() if name in CHANGES}
 
     def load(self, model: str, lora: str | None = None) -> Any:

@@ -23,9 +23,7 @@ def options(
     parser.add_argument("--evaluation", type=int, help=f"how many prompts to measure on; default {evaluation}")
     parser.add_argument("--learn", type=int, default=learn, help="how many prompts our search learns on")
     parser.add_argument("--tuning", type=int, help="how many prompts the others are tuned on; default: as many as ours")
-    parser.add_argument(
-        "--timed", type=lambda text: text.split(","), help="methods to time, or none; default: all, in a smoke run none"
-    )
+    parser.add_argument("--timed", type=_methods, help="methods to time, or none; default: all, in a smoke run none")
     parser.add_argument("--height", type=int)
     parser.add_argument("--width", type=int)
     parser.add_argument("--frames", type=int, help="of a video")
@@ -38,6 +36,10 @@ def options(
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="a smoke run: its numbers mean nothing")
     return parser
+
+
+def _methods(text: str) -> list[str]:
+    return [] if text == "none" else text.split(",")
 
 
 def _numbers(text: str) -> list[int]:

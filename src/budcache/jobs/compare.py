@@ -279,7 +279,10 @@ def expected(
 
 def check_names(methods: Iterable[str], metrics: Iterable[str], policies: Iterable[str] = ()) -> None:
     """Refuse methods and metrics that there are not: that can be said before a model is loaded."""
-    for kind, names, known in (("method", methods, (*METHODS, *policies)), ("metric", metrics, tuple(METRICS))):
+    for kind, names, known in (
+        ("method", methods, tuple(dict.fromkeys((*METHODS, *policies)))),
+        ("metric", metrics, tuple(METRICS)),
+    ):
         for name in names:
             if name not in known:
                 raise SearchError(f"there is no {kind} {name!r}. {nearest(name, known)}")
