@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).parents[2] / "benchmarks" / "paper"
-LONG = ("transfer", "video_settings", "main_table", "low_budget", "prompt_set")
-SCRIPTS = (
-    *("few_steps", "model_size", "convergence", "intensity", "steps", "video_table", "published_masks"),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in LONG),
-)
+QUICK = ("few_steps", "convergence")
+LONG = ("transfer", "video_settings", "main_table", "low_budget", "prompt_set", "published_masks")
+LONG += ("model_size", "intensity", "steps", "video_table")
+SCRIPTS = (*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG))
 pytestmark = pytest.mark.xdist_group("paper")  # what one experiment has searched, others take
 
 

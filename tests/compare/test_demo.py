@@ -65,6 +65,7 @@ def test_the_demo_has_settings_of_every_method_that_it_shows():
     assert show.settings.stat().st_size < 100_000
 
 
+@pytest.mark.slow
 def test_the_demo_of_videos_shows_clips(monkeypatch, run_here, tmp_path):
     """On a random Wan in a folder; what methods with settings say on a trained one is not known beforehand."""
     from zoo import entry

@@ -131,6 +131,7 @@ def place(frame):
     return (weight * xs).sum() / weight.sum(), (weight * ys).sum() / weight.sum(), (weight > 0.1).sum()
 
 
+@pytest.mark.slow
 def test_it_shows_the_emoji_that_it_is_asked_for(large):
     thumbnails, names = known()
     asked = ["red apple", "cat face", "rocket", "umbrella", "pizza", "soccer ball", "frog", "sunflower"]
@@ -140,6 +141,7 @@ def test_it_shows_the_emoji_that_it_is_asked_for(large):
     assert len(wrong) <= 3, wrong
 
 
+@pytest.mark.slow
 def test_things_move_as_they_are_told(large):
     """The first and the last frame: where the object is, and how large."""
     told = ["rolling to the right", "rolling to the left", "taking off", "falling down", "growing", "shrinking"]

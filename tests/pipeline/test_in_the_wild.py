@@ -50,6 +50,7 @@ def test_regional_compilation_after_applying():
         torch.testing.assert_close(latents(kind, pipe), served("residual"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reuse", REUSES)
 @pytest.mark.parametrize("how", ["wrapped", "in place"])
 def test_whole_compilation(reuse, how):

@@ -36,6 +36,7 @@ def test_trouble_with_disks_is_a_sentence_and_loses_nothing():
     assert found["troubles"] == len(disks.TROUBLE) * len(writes.KINDS) + 4
 
 
+@pytest.mark.slow
 @posix
 def test_nothing_is_left_of_failures_inside_of_a_pipeline():
     assert failures.soak(seed=1, count=25)["failures"] == 25

@@ -14,6 +14,8 @@ from budcache.workers.team import Team, check_same
 
 from .same import MODEL, SEARCH, STEPS, TEXTS, scores
 
+pytestmark = pytest.mark.slow  # they start a cluster
+
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_search_finds_what_one_process_finds(alone, team_of, tmp_path, count):
