@@ -10,14 +10,14 @@ __all__ = ["why"]
 
 MASKS = "[one change at a time](#from-the-published-search-to-ours-one-change-at-a-time)"
 SEARCHED = (
-    "it chooses by two prompts, which against eight costs it 0.6 to 1 dB, and at 8 and 10 calls the code's forced first "
-    f"steps and fewer moves cost about as much, though that is undecided ({MASKS}). And every other method has its "
+    "it chooses by two prompts, which against eight costs it 0.6 to 1 dB, and at 8 and 10 calls the code's forced "
+    f"first steps and fewer moves cost about as much, though that is undecided ({MASKS}). And every other method has its "
     "settings chosen here, where the paper takes each as published"
 )
 WAN = (
     "on images, choosing by two prompts costs the published code 0.6 to 1 dB, and its forced first steps, of which its "
-    f"variant for Wan has more, about as much ({MASKS}); on videos that was not taken apart. TeaCache has its threshold, "
-    "first steps and signal chosen here"
+    f"variant for Wan has more, about as much ({MASKS}); on videos that was not taken apart. TeaCache has its "
+    "threshold, first steps and signal chosen here"
 )
 EXTRAPOLATED = (
     "TaylorSeer extrapolates, and tiny-flux's outputs change so smoothly that this beats every way to repeat "
@@ -26,8 +26,8 @@ EXTRAPOLATED = (
 )
 LEVELS = (
     "a mask with repeated outputs is a choice of B of the 28 noise levels (F1), and on tiny-flux the B levels that the "
-    "scheduler spreads are a good choice already. Residuals lose 1.5 to 1.9 dB against outputs, and two prompts 0.6 to 1 "
-    f"dB against eight ({MASKS})"
+    "scheduler spreads are a good choice already. Residuals lose 1.5 to 1.9 dB against outputs, and two prompts 0.6 to "
+    f"1 dB against eight ({MASKS})"
 )
 NEAR_ONE = "SSIM is nearly 1 on most prompts, and its mean and error are made by the few that turn out differently"
 WORST = "the worst frame of a clip varies more from prompt to prompt than the mean of all frames"
