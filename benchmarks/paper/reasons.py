@@ -11,8 +11,8 @@ __all__ = ["why"]
 MASKS = "[one change at a time](#from-the-published-search-to-ours-one-change-at-a-time)"
 SEARCHED = (
     "it chooses by two prompts, which against eight costs it 0.6 to 1 dB, and at 8 and 10 calls the code's forced "
-    f"first steps and fewer moves cost about as much, though that is undecided ({MASKS}). And every other method has its "
-    "settings chosen here, where the paper takes each as published"
+    f"first steps and fewer moves cost about as much, though that is undecided ({MASKS}). And every other method has "
+    "its settings chosen here, where the paper takes each as published"
 )
 WAN = (
     "on images, choosing by two prompts costs the published code 0.6 to 1 dB, and its forced first steps, of which its "
