@@ -29,7 +29,7 @@ __all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
 # Every mask is tried if nobody names a strategy and that is not much: up to so many masks, and model calls a sample. So
-# it is at up to 10 steps, whatever the budgets. It is as good as paths, and takes more calls (docs/few-steps.md).
+# it is at up to 10 steps, whatever the budgets. It is about as good as paths, and takes more calls (docs/few-steps.md).
 LISTED, LISTED_CALLS = 1_000, 520
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
