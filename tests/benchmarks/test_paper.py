@@ -192,7 +192,7 @@ def test_what_does_not_hold_has_its_reason(paper):
         for verdict in ("holds", "undecided")
     )
     assert "Why" not in line(held, "main_table")
-    assert "**undecided**. Why: the published code" in line(broken, "main_table")
+    assert "**undecided**. Why: it chooses by two prompts" in line(broken, "main_table")
 
 
 def test_the_newest_result_is_kept_as_it_is_printed(paper, tmp_path):

@@ -141,7 +141,7 @@ def search(
     features = True if features is None and len(guidances) > 1 and refine != "none" else features
     limits = Limits(max_calls, max_seconds, max_evaluations)
     every = wanted_budgets if limits == Limits() and record is None else ()  # with neither, every mask may be tried
-    kept = ledger or out_path.with_suffix(".ledger.jsonl")
+    kept = ledger or out_path.parent / f"{out_path.stem}.ledger.jsonl"  # a folder is refused below
     config = SearchConfig(
         steps,
         wanted_budgets,
