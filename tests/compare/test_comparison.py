@@ -125,6 +125,8 @@ def test_a_file_or_pipe_which_has_no_bold_letters_marks_the_best_as_well(found):
         summed = best.summed(measure)
         assert any(f"{measure.written(summed.mean)}±{measure.written(summed.error)}^" in line for line in lines)
     assert any("^ the best at its budget" in line for line in lines)
+    alone = [entry for entry in found.entries if entry.method in ("full", "budcache")]  # nobody to be better than
+    assert "^" not in printed(found.model_copy(update={"entries": tuple(alone)}))
     assert not any("bold" in line for line in lines)
 
 

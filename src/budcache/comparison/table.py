@@ -32,8 +32,9 @@ NOTES = {
     "solvers": "{}: fewer steps of another solver, no cache",
 }
 # What the page says above its table, for the terminal, and for a file or pipe, which has no bold letters.
-STYLED = "± standard error; bold: the best at its budget, underlined: the second best"
-PLAIN = "± standard error; ^ the best at its budget"
+ERROR = "± standard error"
+STYLED = "; bold: the best at its budget, underlined: the second best"
+PLAIN = "; ^ the best at its budget"
 EQUIVALENTS = "call-eq.: work of the network in whole calls, probes and partial passes counted"
 WIDE = 10_000  # letters, more than any table has
 STYLES = {1: "bold", 2: "underline"}
@@ -147,7 +148,9 @@ class _Fitting:
         left_out = ", ".join(measure.title for measure in measures[shown:])
         room = [f"no room here for {left_out}, which the page and the files have"] if left_out else []
         shortened = [f"{SHORT[text]} {text}" for text in sorted(short)]
-        for note in [PLAIN if plain else STYLED, EQUIVALENTS, *notes(self.comparison), *shortened, *room]:
+        ranked = any(cell.rank for entry in self.comparison.entries for cell in cells(self.comparison, entry))
+        legend = ERROR + (PLAIN if plain else STYLED) * ranked
+        for note in [legend, EQUIVALENTS, *notes(self.comparison), *shortened, *room]:
             yield Text(note, "dim")
 
 
