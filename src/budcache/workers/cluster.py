@@ -23,6 +23,10 @@ STORE = 128 * 2**20  # bytes for what goes between processes: matrices, no laten
 ANSWERS = 5.0  # seconds in which a machine that is there answers
 # Seconds without an answer after which a cluster is lost. After 60, Ray would end this process without a word of ours.
 LOST = 15.0
+TRIES = 3  # to connect from outside
+# What Ray says when the process that was to serve a client died at its start, at once or a little later. It is forked
+# from a process with threads of gRPC, and some of those forks go wrong; the next one is another.
+NO_SERVER = "Starting Ray client server failed", "Proxy failed to Connect to backend"
 GOES_ON = "What was scored is in the ledger, if there is one, and the same job goes on from there"
 
 
@@ -60,14 +64,24 @@ def connected(workers: Workers) -> Iterator[Any]:
     elif address != "auto":
         check_address(address)
     try:
-        try:
-            ray.init(address=address or "local", **options)
-        except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
-            raise WorkerError(_why_not(address, error)) from None
+        _connect(ray, address, options)
         yield ray
     finally:  # also where Ctrl-C came while it was being started
         with suppress(Exception):  # a client whose cluster is lost: that was said already
             ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
+    """Connect, and where the cluster failed to start a server for this client, try again: that fails now and then."""
+    for left in reversed(range(TRIES)):
+        try:
+            ray.init(address=address or "local", **options)
+            return
+        except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
+            if not left or not any(words in str(error) for words in NO_SERVER):
+                raise WorkerError(_why_not(address, error)) from None
+            with suppress(Exception):  # it is not connected, and may say so
+                ray.shutdown()
 
 
 def machines(ray: Any) -> list[dict[str, float]]:
