@@ -76,6 +76,7 @@ def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, p
     assert (folder / "deep" / "shown.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_fit_takes_one_rung_and_other_settings_and_tells_machines(folder, pipe, run_here):
     own = ["--budget", 4, "--out", "one.json", "--outputs", "2", "--ridges", "0.01", "--selection", 2, "--seed", 7]
     output, errors = worked(run_here("fit", "plain.json", *PROMPTS, *own, "--teacher-steps", 16, "--json"))
@@ -91,6 +92,7 @@ def test_fit_takes_one_rung_and_other_settings_and_tells_machines(folder, pipe, 
     assert "PSNR in decibels to the run of 16 steps: mean and standard error on 2 samples kept out" in one_line(shown)
 
 
+@pytest.mark.slow
 def test_align_writes_levels_and_a_ledger_that_it_goes_on_with(folder, pipe, run_here):
     command = ["align", "plain.json", *PROMPTS, "--budget", 2, "--rate", 0.01, "--every", 1, "--plot", "aligned.png"]
     output, errors = worked(run_here(*command))
@@ -111,6 +113,7 @@ def test_align_writes_levels_and_a_ledger_that_it_goes_on_with(folder, pipe, run
     assert (folder / "plain.align.ledger.jsonl").read_bytes() == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["fit", "align"])
 def test_rungs_that_were_refined_before_stay_in_the_file(verb, folder, run_here):
     usual = [verb, "plain.json", *PROMPTS, *(ONE_FIT if verb == "fit" else [])]
@@ -138,6 +141,7 @@ def test_a_policy_alone_stays_one_and_goes_into_a_ladder_where_one_is(folder, ru
     assert both.budgets == (2, 4) and both[2].is_blended and not both[4].is_blended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["fit", "align"])
 @pytest.mark.parametrize(
     ("there", "says"),
@@ -170,6 +174,7 @@ def test_a_short_schedule_written_by_hand_is_aligned(folder, run_here):
     assert Policy.load("short.align.json").origin.teacher_steps == 9
 
 
+@pytest.mark.slow
 def test_search_fits_unless_it_is_told_not_to(folder, run_here):
     usual = ["search", "tiny-flux", "--steps", 6, "--budgets", 2, *PROMPTS, "--selection", 1, "--strategy", "ladder"]
     output, _ = worked(run_here(*usual, "--out", "masks.json", "--refine", "none"))

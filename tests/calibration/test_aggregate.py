@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from budcache.calibration.aggregate import POWER, TINY, geometric_mean, mean, near_worst, standard_error
+from budcache.calibration.aggregate import POWER, TINY, cared_for, geometric_mean, mean, near_worst, standard_error
 
 errors = st.lists(st.just(0.0) | st.floats(1e-200, 1e6), min_size=1, max_size=8)
 
@@ -46,6 +46,21 @@ def test_in_the_geometric_mean_every_sample_counts_relative_to_itself(values, fa
     assert geometric_mean([values[0] * factor, *values[1:]]) == pytest.approx(
         found * factor ** (1 / len(values)), rel=1e-9
     )
+
+
+@given(st.lists(st.floats(1e-15, 1e6), min_size=1, max_size=8))
+def test_care_for_the_worst_is_between_the_typical_error_and_the_mean(values):
+    typical, worst = cared_for(values, "typical"), cared_for(values, "worst")
+    assert typical == geometric_mean(values)
+    assert typical * (1 - 1e-9) <= worst <= mean(values) * (1 + 1e-9)
+
+
+def test_care_for_the_worst_prefers_many_small_losses_to_one_large_one():
+    astray, even = [0.1, *[0.001] * 15], [0.01, *[0.002] * 15]
+    assert cared_for(astray, "typical") < cared_for(even, "typical")
+    assert cared_for(astray, "worst") > cared_for(even, "worst")
+    assert cared_for([-0.1, 0.2], "worst") == pytest.approx(cared_for([0.0, 0.2], "worst")), "as in the geometric mean"
+    assert cared_for([0.1, math.nan], "worst") == cared_for([0.1, math.inf], "worst") == math.inf
 
 
 def test_a_perfect_sample_counts_as_very_small_not_as_everything():

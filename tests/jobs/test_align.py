@@ -281,6 +281,7 @@ def essence(path):
     return [(rung.mask, rung.sigmas, rung.quality, rung.refined[0].gain) for rung in Ladder.load(path)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
 def test_a_killed_alignment_goes_on_and_ends_the_same(tmp_path, request):
     """Killed after the second update of the second rung."""

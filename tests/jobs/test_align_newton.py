@@ -53,7 +53,7 @@ def test_guidance_apart_is_aligned_apart():
 def test_a_policy_that_does_not_gain_is_as_it_was(monkeypatch):
     """Steps in the wrong direction: none is taken."""
     usual = GaussNewton.stepped
-    monkeypatch.setattr(GaussNewton, "stepped", lambda self, found, length: usual(self, found, -length))
+    monkeypatch.setattr(GaussNewton, "stepped", lambda self, found, length, *_: usual(self, found, -length))
     (rung,) = align()
     assert rung.rows == START.rows
     assert rung.refined[0].how == "align, kept as it was" and rung.refined[0].gain == 0
@@ -132,6 +132,7 @@ def test_plain_policies_want_a_fit_first():
         align(ladder, method="gauss-newton")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts", [3, 8])
 def test_a_search_that_refines_in_full(tmp_path, prompts):
     options = {"steps": STEPS, "budgets": (3, 4), "prompts": [f"{i} cats" for i in range(prompts)]}
@@ -152,7 +153,7 @@ def test_a_search_that_refines_in_full(tmp_path, prompts):
 
 def test_a_search_whose_alignment_does_not_help_does_not_claim_one(monkeypatch):
     usual = GaussNewton.stepped
-    monkeypatch.setattr(GaussNewton, "stepped", lambda self, found, length: usual(self, found, -length))
+    monkeypatch.setattr(GaussNewton, "stepped", lambda self, found, length, *_: usual(self, found, -length))
     options = {"prompts": TEXTS, "call": shared(FLUX), "refine": "full", "features": True}
     ladder = budcache.search(FLUX.build(), steps=STEPS, budgets=(3, 4), **options)
     hows = [line.how for rung in ladder for line in rung.refined]

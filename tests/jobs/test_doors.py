@@ -116,6 +116,7 @@ follow_imports = silent
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_passes_what_is_right_and_finds_what_is_wrong(tmp_path):
     """mypy as users run it; large libraries of others are left out, which would take it minutes."""
     for name, text in (("user.py", USER), ("wrong.py", WRONG), ("mypy.ini", SETTINGS)):

@@ -275,6 +275,7 @@ def test_full_runs_count_towards_a_limit_before_the_first_candidate(ledger, tmp_
     assert {rung.refined[0].how for rung in found} == {"from full runs"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts", [4, 8])  # all for both, and with some put aside
 def test_a_search_with_two_branches_of_guidance_costs_what_it_said(prompts):
     kind = entry("sd3")

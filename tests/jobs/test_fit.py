@@ -194,6 +194,7 @@ def test_residual_reuse_cannot_be_fitted_and_is_not_unless_asked_for():
 # Of masks that were found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flux", "sd3", "wan-t2v"])
 def test_a_fitted_ladder_is_never_worse_on_the_samples_it_was_chosen_by(name):
     kind = entry(name)

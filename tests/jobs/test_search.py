@@ -19,8 +19,9 @@ from budcache import BudcacheError, Ladder, Mask, PipelineError, PipelineModel, 
 from budcache.calibration.calibration import Calibration
 from budcache.calibration.scoring import PlainScorer
 from budcache.events import Scored
+from budcache.jobs.config import SearchConfig
 from budcache.numerics.shelf import Shelf
-from budcache.strategies import Ask, LadderSearch, Limits, RandomMasks, Space, read_history
+from budcache.strategies import Ask, LadderSearch, Limits, Paths, RandomMasks, Space, read_history
 
 STEPS, BUDGETS = 8, (2, 3, 4)
 TEXTS = ["a cat", "two dogs", "red", "the sea at night"]
@@ -247,6 +248,7 @@ def test_state_memory_does_not_matter(pipe):
     assert thrifty.searched.calls > plain_search().searched.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "refine", "states"), [("flux", "full", 0), ("wan-t2v", "fit", 5)])
 def test_what_waits_on_disk_changes_no_bit(name, refine, states, monkeypatch):
     """Full runs, prefixes, branches and decoded pictures: all but a few states of a search are written and read."""
@@ -453,6 +455,36 @@ def one_ledger(pipe, tmp_path_factory):
     usual = {"prompts": TEXTS[:2], "selection": 0, "ledger": path, "strategy": "uniform"}
     search(pipe, **usual)
     return path, usual
+
+
+def test_care_for_the_worst_tries_other_paths_unless_powers_are_chosen():
+    usual, worst = SearchConfig(28, (5, 8)), SearchConfig(28, (5, 8), care="worst")
+    assert usual.suited(32) == usual
+    careful = worst.suited(32).strategy.powers
+    assert len(careful) == len(usual.strategy.powers), "they cost as much"
+    assert min(careful) < 0 <= min(usual.strategy.powers)
+    assert worst.suited(4).strategy.powers == careful[:3]
+    own = Paths(powers=(0.5,))
+    assert SearchConfig(28, (5, 8), own, care="worst").suited(32).strategy == own
+    assert (usual.balance, worst.balance) == (1.0, 0.5)
+
+
+@pytest.mark.slow
+def test_a_careful_search_fits_anew_where_a_usual_one_has_begun(pipe, tmp_path):
+    options = {"strategy": "paths", "budgets": (3,), "prompts": TEXTS * 2, "refine": "full", "progress": False}
+    options["ledger"] = tmp_path / "search.jsonl"
+    usual = search(pipe, **options)
+    with pytest.raises(SearchError, match="belongs to a search with"):
+        search(pipe, **options, care="worst")
+    options["ledger"] = tmp_path / "careful.jsonl"
+    search(pipe, **{**options, "refine": "none"}, care="worst")
+    careful = search(pipe, **options, care="worst")  # goes on from there
+    assert careful[3].rows != usual[3].rows
+    found_by = [each[3].origin.strategy for each in (usual, careful)]
+    assert found_by == ["paths", "paths with care for the worst"]
+    with counted(FLUX, pipe) as calls, budcache.applied(pipe, careful[3]):
+        pipe(TEXTS[0], **{**SHARED, "num_inference_steps": STEPS})
+    assert len(calls) == 3
 
 
 def test_a_ledger_of_another_model_is_refused(one_ledger):

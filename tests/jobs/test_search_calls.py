@@ -47,6 +47,7 @@ def searched(zoo, **options):
     return ladder, sum(sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

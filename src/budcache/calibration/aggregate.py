@@ -6,13 +6,28 @@ import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-__all__ = ["TINY", "Care", "cared_for", "geometric_mean", "mean", "near_worst", "percentile", "standard_error"]
+__all__ = [
+    "TINY",
+    "Care",
+    "balance_for",
+    "cared_for",
+    "geometric_mean",
+    "mean",
+    "near_worst",
+    "percentile",
+    "power_mean",
+    "standard_error",
+]
 
 Care: TypeAlias = Literal["typical", "worst"]
 
 TINY = 1e-20  # a loss below this counts as this
 # How `near_worst` weighs its samples: 1 would be the mean, infinity the worst one alone.
 POWER = 4
+# Of care for the worst, chosen on tiny-flux (docs/results.md has what it brings): how errors are weighed, where 0 would
+# be the geometric mean; and the balance of fits, where 1 counts samples relative to their errors and 0 all alike.
+WORST_POWER = 0.75
+WORST_BALANCE = 0.5
 
 
 def mean(values: Sequence[float]) -> float:
@@ -36,8 +51,13 @@ def near_worst(values: Sequence[float]) -> float:
     Arrivals are judged by it: a sample that has strayed far on its way ends as another picture, and calling the model
     later does not bring it back; so the worst ones count most.
     """
+    return power_mean(values, POWER)
+
+
+def power_mean(values: Sequence[float], power: float) -> float:
+    """The mean of the values' powers, as a value again: from the geometric mean near 0 to the largest at infinity."""
     scale = max(*values, 1e-300)
-    return float(scale * mean([(value / scale) ** POWER for value in values]) ** (1 / POWER))
+    return float(scale * mean([(value / scale) ** power for value in values]) ** (1 / power))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -49,13 +69,20 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def cared_for(errors: Sequence[float], care: Care) -> float:
-    """What counts of the samples' errors: the typical one, or one of the worst (the 95th percentile).
+def balance_for(care: Care) -> float:
+    """How samples count in a fit; see `FittedScorer`."""
+    return 1.0 if care == "typical" else WORST_BALANCE
 
-    Those to choose by are few, and in their arithmetic mean one that turns into another picture under any policy would
-    outweigh all that differ.
+
+def cared_for(errors: Sequence[float], care: Care) -> float:
+    """What a choice goes by: the typical error, or a mean in which large errors count more.
+
+    Those to choose by are few. In their arithmetic mean one that turns into another picture under any policy would
+    outweigh all that differ, and a percentile is one or two of them; so care for the worst is in between.
     """
-    found = geometric_mean(errors) if care == "typical" else percentile(errors, 0.95)
+    found = (
+        geometric_mean(errors) if care == "typical" else power_mean([max(error, TINY) for error in errors], WORST_POWER)
+    )
     return found if math.isfinite(found) else math.inf
 
 

@@ -275,6 +275,8 @@ def check_writable(path: Path) -> None:
         raise FileError(f"{path} is a folder. Name a file in it with --out.")
     if path.exists() and not path.is_file():
         raise FileError(f"{path} is a device, not a file. Choose another --out.")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise FileError(f"{path} cannot be written: {path.parent} is a file, not a folder. Choose another --out.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe = path.parent / f".{path.name}.probe"

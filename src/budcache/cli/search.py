@@ -108,7 +108,9 @@ def search(
     objective: Annotated[Literal["latent", "pixel"], typer.Option(help="What to keep small.")] = "latent",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search and of the first sample.")] = 0,
     selection: Annotated[int | None, typer.Option(min=0, help="Samples kept for judging finalists.")] = None,
-    care: Annotated[Care, typer.Option(help="Choose by typical errors, or by those of the worst samples.")] = "typical",
+    care: Annotated[
+        Care, typer.Option(help="What counts most: typical errors, or those of the worst samples.")
+    ] = "typical",
     batch: Annotated[int, typer.Option(min=1, help="Samples to run at once.")] = 1,
     height: Height = None,
     width: Width = None,

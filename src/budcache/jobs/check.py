@@ -242,13 +242,13 @@ class _Check:
 
         clock, made = Clock(self.pipe), self.made[0]
 
-        def pair(turn: int) -> Pair:
+        def pair(turn: int, _: object) -> list[Pair]:
             sample = self.samples[turn % len(self.samples)]
             order = (False, True) if turn % 2 else (True, False)
             took = {serve: self._timed(clock, sample, serve) for serve in order}
-            return Pair(took[False], made.full_calls, took[True], made.calls)
+            return [Pair(took[False], made.full_calls, took[True], made.calls)]
 
-        pairs = enough(pair)
+        (pairs,) = enough(pair)
         return pace(pairs), median(each.own for each in pairs) / made.calls
 
     def _timed(self, clock: Any, sample: Mapping[str, Any], serve: bool) -> float:

@@ -139,9 +139,21 @@ class SearchConfig:
         return split(range(samples), 0 if all_for_both else self.selection)
 
     def suited(self, samples: int) -> SearchConfig:
-        """The same for so many samples: paths try fewer candidates where there is nobody to choose among them."""
-        alone = self.searched_on(samples) == samples
-        return replace(self, strategy=self.strategy.with_few()) if isinstance(self.strategy, Paths) and alone else self
+        """The same for so many samples: paths try fewer candidates where there is nobody to choose among them.
+
+        With care for the worst they try others.
+        """
+        if not isinstance(self.strategy, Paths):
+            return self
+        paths = self.strategy.for_worst() if self.care == "worst" else self.strategy
+        return replace(self, strategy=paths.with_few() if self.searched_on(samples) == samples else paths)
+
+    @property
+    def balance(self) -> float:
+        """How samples count in a fit; see `FittedScorer`."""
+        from budcache.calibration.aggregate import balance_for
+
+        return balance_for(self.care)
 
     @property
     def first(self) -> Strategy:

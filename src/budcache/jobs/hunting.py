@@ -130,6 +130,7 @@ def identity(setup: Setup, config: SearchConfig, origin: Origin, searched_on: in
         "strategy": repr(config.first),
         "objective": name_of(config.objective),
         **({"across": True} if setup.across else {}),
+        **({"care": config.care} if config.care != "typical" else {}),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from budcache.calibration.aggregate import balance_for, cared_for
 from budcache.policy import Origin, Policy, Quality, Refined
 from budcache.samples.samples import settings_of_all
 
@@ -74,7 +75,7 @@ def better_rows(policy: Policy, form: Form, known: Asked, judge: Judge, features
         policy = judge.best([policy, *(_apart(policy, each, known, judge) for each in forms)])
     if not features:
         return policy
-    looking = [_looking(policy, replace(form, features=True, slopes=slopes), known) for slopes in SLOPES]
+    looking = [_looking(policy, replace(form, features=True, slopes=slopes), known, judge) for slopes in SLOPES]
     return _best_of_all([policy, judge.best(looking)], known, judge)
 
 
@@ -84,28 +85,30 @@ def _apart(policy: Policy, form: Form, known: Asked, judge: Judge) -> Policy:
     from budcache.refine.fit import FittedScorer
 
     own = judge.calibration is known
-    found = FittedScorer(known, form, pictures=Pictures if own else None, arrivals=False).score(policy.mask)
+    pictures = Pictures if own else None
+    scorer = FittedScorer(known, form, balance=balance_for(judge.care), pictures=pictures, arrivals=False)
+    found = scorer.score(policy.mask)
     policy = policy.model_copy(update={"guided": found.rows, "quality": Quality(calibration_loss=found.loss)})
     if own:
         judge.know(policy, found)
     return policy
 
 
-def _looking(policy: Policy, form: Form, known: Asked) -> Policy:
+def _looking(policy: Policy, form: Form, known: Asked, judge: Judge) -> Policy:
     """A fitted policy whose weights look at the sample."""
     from budcache.refine.fit import FittedScorer
 
-    found = FittedScorer(known, form).fit(policy.mask)
+    balance = balance_for(judge.care)
+    found = FittedScorer(known, form, balance=balance).fit(policy.mask)
     update: dict[str, Any] = {"weights": None, "rows": found.rows}
     if policy.guided is not None:
-        found = FittedScorer(known, replace(form, apart=True)).fit(policy.mask)
+        found = FittedScorer(known, replace(form, apart=True), balance=balance).fit(policy.mask)
         update["guided"] = found.rows
     return policy.model_copy(update=update | {"quality": Quality(calibration_loss=found.loss)})
 
 
 def _best_of_all(policies: Sequence[Policy], known: Asked, judge: Judge) -> Policy:
     """The best on all samples together: where settings are mixed, those put aside have one or two samples of each."""
-    from budcache.calibration.aggregate import cared_for
     from budcache.calibration.judge import Judge
 
     own = judge if judge.calibration is known else Judge(known)

@@ -61,7 +61,8 @@ class Search:
         self.searched_on = self.config.searched_on(len(self.samples))
         strategy = strategy_name(self.config.strategy)
         self.config = replace(self.config.suited(len(self.samples)), guided=self.setup.guided(self.samples))
-        self.origin = self.setup.origin(self.samples, seed=self.config.seed, strategy=strategy)
+        told = f"{strategy} with care for the worst" if self.config.care == "worst" else strategy
+        self.origin = self.setup.origin(self.samples, seed=self.config.seed, strategy=told)
         if self.setup.switch is not None and not self.setup.across:
             self._check_experts(strategy)
         if self.record is not None:  # what can be refused is refused before the full runs; their levels come with them
@@ -201,7 +202,8 @@ class Search:
 
         rows = Form(outputs=MAX_BLEND, noise=True)
         if judge is not None:
-            policy = judge.best([policy, blended(policy, FittedScorer(known).fit(policy.mask))])
+            by_solver = FittedScorer(known, balance=self.config.balance).fit(policy.mask)
+            policy = judge.best([policy, blended(policy, by_solver)])
         return better_rows(policy, rows, known, judge or own, features)
 
     def _measured(self, before: Policy, after: Policy, judge: Judge, line: Refined) -> Policy:
@@ -233,7 +235,7 @@ class Search:
         plain.forget()  # its states have done their work
         memory = [config.state_memory, *[0] * (len(SETTINGS) - 1)]
         fitters = [
-            FittedScorer(known, outputs=outputs, ridge=ridge, memory=bound)
+            FittedScorer(known, outputs=outputs, ridge=ridge, balance=config.balance, memory=bound)
             for (outputs, ridge), bound in zip(SETTINGS, memory, strict=True)
         ]
         starts = tuple(masks[0] for masks in field.values())

@@ -23,6 +23,7 @@ __all__ = ["Paths"]
 # Measured on tiny-flux and small random models: how many of the powers' masks are different.
 AGREED, ROOM = 0.65, 60
 FEW = 3  # powers, where there are few samples
+WORST = (0.0, LIKELIEST, -0.25, -0.5, 0.25)  # powers for the worst samples: where a run goes astray, it does so early
 
 
 class Find(Protocol):
@@ -36,7 +37,8 @@ class Paths:
     """The shortest paths of every budget.
 
     Args:
-        powers: how early errors are discounted, candidates for each, the likeliest first; 0 counts them fully.
+        powers: how early errors are discounted, candidates for each, the likeliest first; 0 counts them fully, and
+            below it they count more than others.
         count: paths tried per power and budget.
         find: finds paths through recorded full runs; a search puts it in.
     """
@@ -46,10 +48,10 @@ class Paths:
     find: Find | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.powers or not 1 <= self.count <= 4 or not all(0 <= power < math.inf for power in self.powers):
+        if not self.powers or not 1 <= self.count <= 4 or not all(map(math.isfinite, self.powers)):
             raise SearchError(
                 f"paths of powers {self.powers} and count {self.count} give no candidates. "
-                "Choose finite powers of at least 0, and a count from 1 to 4."
+                "Choose finite powers, and a count from 1 to 4."
             )
 
     def with_few(self) -> Paths:
@@ -57,7 +59,11 @@ class Paths:
 
         On tiny-flux with four prompts (five sets of them, four budgets each) +0.05 dB for a quarter fewer calls.
         """
-        return replace(self, powers=self.powers[:FEW]) if self.powers == Paths.powers else self
+        return replace(self, powers=self.powers[:FEW]) if self.powers in (Paths.powers, WORST) else self
+
+    def for_worst(self) -> Paths:
+        """The same where the worst samples matter most, unless powers were chosen."""
+        return replace(self, powers=WORST) if self.powers == Paths.powers else self
 
     def on(self, find: Find) -> Paths:
         """The same strategy, with full runs to look at."""
