@@ -55,9 +55,9 @@ class Planned:
         return sum(phase.sample_calls for phase in self.phases)
 
     def __str__(self) -> str:
-        phases = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in self.phases if phase.sample_calls)
-        note = self.note and f"; {self.note}"
-        return f"{self.job}: about {self.sample_calls} sample-calls (model calls times samples): {phases}{note}"
+        parts = ", ".join(f"{phase.name} {phase.sample_calls}" for phase in self.phases if phase.sample_calls)
+        told = "; ".join(filter(None, (parts, self.note)))
+        return f"{self.job}: about {self.sample_calls} sample-calls (model calls times samples): {told}"
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,16 @@ from budcache.errors import SearchError  # noqa: E402
 from budcache.testing import BaselineContract  # noqa: E402
 
 KINDS = ("flux-true-cfg", "wan-t2v", "wan22", "qwen-image", "sd3", "z-image-cfg")
-QUICK = KINDS[:2]  # the others are among the slow tests: they take three minutes
-CASES = [
-    pytest.param(name, kind, marks=() if kind in QUICK else pytest.mark.slow)
-    for kind in KINDS
-    for name in HERE
-    if fits(name, kind)
-]
+QUICK = KINDS[:1]  # the others are among the slow tests: they take three minutes
+
+
+def case(name, kind):
+    """One method on one kind. Its tests run in one process, which has to tune it only once."""
+    marks = [pytest.mark.xdist_group(f"{name} on {kind}"), *([] if kind in QUICK else [pytest.mark.slow])]
+    return pytest.param(name, kind, marks=marks)
+
+
+CASES = [case(name, kind) for kind in KINDS for name in HERE if fits(name, kind)]
 HANDOVER = 3  # the first step of wan22's second expert, which has nothing to reuse then
 
 

@@ -23,6 +23,7 @@ def page(tmp_path_factory):
         yield importlib.import_module
 
 
+@pytest.mark.slow
 def test_the_example_runs_at_about_half_of_the_calls(page, capsys):
     ran = page("drift_run")
     assert ran.method.threshold != ran.Drift.threshold
@@ -32,6 +33,7 @@ def test_the_example_runs_at_about_half_of_the_calls(page, capsys):
     assert ran.image.size == ran.pipe("a green triangle", num_inference_steps=1).images[0].size
 
 
+@pytest.mark.slow
 def test_the_example_keeps_the_contract(page):
     contract = page("drift_contract").TestDrift
     tests = [name for name in dir(contract) if name.startswith("test_")]

@@ -23,6 +23,7 @@ def recorded():
     return pipe, samples, record(pipe, STEPS, samples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", HERE)
 def test_every_method_meets_a_budget_of_four_steps_or_says_why_not(method):
     pipe, samples, full = recorded()

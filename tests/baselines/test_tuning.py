@@ -10,6 +10,7 @@ from kinds import STEPS, calibrated, known, run, sample
 
 from budcache import Mask
 from budcache.baselines import BASELINES, caching
+from budcache.baselines import tuning as tuning_module
 from budcache.baselines.dicache import DiCache
 from budcache.baselines.l2p import L2P, learned
 from budcache.baselines.magcache import MagCache
@@ -93,6 +94,7 @@ def test_a_budget_between_masks_has_a_setting_on_either_side():
     assert [calls for _, calls in tuning.choice(2).settings] == [3], "nothing lies below"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["teacache", "dicache"])
 def test_a_threshold_has_settings_on_both_sides(method):
     kind, pipe, _ = known("flux")
@@ -116,6 +118,22 @@ def test_what_it_took_is_told_and_the_next_budget_is_cheaper():
     assert first.sample_calls <= 6 * STEPS + MOST * 6 * 4  # full runs, and at most all masks on all samples
     again = tuning.choice(4)
     assert (again.settings, again.sample_calls) == (first.settings, 0)
+
+
+def test_no_mask_is_left_out_for_the_settings_beside_it(monkeypatch):
+    """Where settings are more than are run, every mask is run with some of them, and the best mask with all."""
+    tuning = tuner("l2p")
+    settings = tuning._masks[4]
+    masks = {setting.mask() for setting in settings}
+    assert 1 < len(masks) < len(settings)
+    monkeypatch.setattr(tuning_module, "MOST", len(masks))
+    best = tuning._best(settings)
+    ran = [setting for setting in settings if repr(setting) in tuning._trials]
+    assert {setting.mask() for setting in ran} == masks
+    assert [each for each in settings if each.mask() == best.mask()] == [
+        each for each in ran if each.mask() == best.mask()
+    ]
+    assert len(ran) < len(settings)
 
 
 def test_weights_of_l2p_are_those_of_least_squares():

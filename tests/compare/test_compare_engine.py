@@ -121,6 +121,7 @@ def test_ladders_that_are_there_are_taken_as_they_are(flux, tmp_path):
     assert again.entry("uniform", 3) == found.entry("uniform", 3)
 
 
+@pytest.mark.slow
 def test_the_pipeline_is_left_as_it_was(flux, tmp_path):
     pipe, call = flux
     pipe("a cat", num_inference_steps=1, **call)  # its first run leaves some attributes, whoever makes it

@@ -13,7 +13,7 @@ from zoo import entry
 
 from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, SearchError
 from budcache import compare as with_timing
-from budcache.comparison import Comparison, headline, measure, show
+from budcache.comparison import Comparison, clocking, headline, measure, show
 from budcache.comparison.folder import picture
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.settings import Settings
@@ -103,11 +103,10 @@ def test_another_metric_draws_nothing(run, measured):
 def test_another_method_or_budget_measures_only_what_is_new(run, measured):
     first, _ = run("uniform", budgets=[2])
     measured["psnr"] = 0
-    full_runs = 1 + 1  # one to warm up, one whose operations are counted
     second, calls = run("uniform", "fewer-steps", budgets=[2])
-    assert (measured["psnr"], calls) == (2, full_runs * STEPS + (2 + 1) * 2), "two samples, and one that is counted"
+    assert (measured["psnr"], calls) == (2, STEPS + 2 * 2), "a full run to warm up, and two samples"
     third, calls = run("uniform", "fewer-steps", budgets=[2, 3])
-    assert (measured["psnr"], calls) == (6, full_runs * STEPS + 2 * (2 + 1) * 3)
+    assert (measured["psnr"], calls) == (6, STEPS + 2 * 2 * 3)
     assert third.entry("uniform", 2) == second.entry("uniform", 2) == first.entry("uniform", 2)
 
 
@@ -186,8 +185,7 @@ def test_without_its_samples_a_folder_goes_on(run, tmp_path):
     shutil.rmtree(tmp_path / "samples")
     assert run("uniform") == (first, 0)
     found, calls = run("uniform", "fewer-steps")
-    full_runs = 2 + 1 + 1  # drawn again; to warm up; to be counted
-    assert calls == full_runs * STEPS + (2 + 1) * (2 + 3)
+    assert calls == (2 + 1) * STEPS + 2 * (2 + 3), "the full run is drawn again, and one more warms up"
     assert found.entry("uniform", 2) == first.entry("uniform", 2)
     assert [entry.values for entry in found.entries] == [entry.values for entry in whole.entries]
     assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
@@ -530,8 +528,7 @@ def test_whoever_watches_is_told_the_cost_and_the_way(run):
     shares = [event.done / event.total for event in steps if event.total]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    # All that was planned was made, and one full run to warm up.
-    assert steps[-1].sample_calls == planned.sample_calls + STEPS
+    assert steps[-1].sample_calls == planned.sample_calls
 
 
 def test_samples_may_start_from_pictures_and_bring_their_noise(tmp_path):
@@ -643,6 +640,38 @@ def test_speed_is_measured_in_pairs_with_full_runs(run, brief):
     assert found.full.before_seconds > 0 and found.full.after_seconds > 0
 
 
+@pytest.mark.slow
+def test_rows_are_timed_four_at_a_time_beside_the_same_full_runs(run, brief):
+    """All four of a group, each with as many pairs as it needed; the fifth has full runs of its own."""
+    names = "uniform", "fewer-steps", "ipndm", "dpmpp", "unipc"
+    found, _ = run(*names, budgets=[2], timed=None)
+    *four, alone = (found.entry(name, 2).full_seconds for name in names)
+    least = min(map(len, four))
+    assert least >= LEAST_PAIRS and len({each[:least] for each in four}) == 1
+    assert alone[:least] != four[0][:least]
+
+
+@pytest.mark.slow
+def test_a_kill_while_timing_loses_the_times_of_one_group_at_most(run, brief, monkeypatch, tmp_path):
+    names, times = ("uniform", "fewer-steps", "ipndm", "dpmpp", "unipc"), []
+    usual = clocking.enough
+
+    def enough(*args, **more):
+        times.append(None)
+        if len(times) == 2:
+            raise KeyboardInterrupt
+        return usual(*args, **more)
+
+    monkeypatch.setattr(clocking, "enough", enough)
+    with pytest.raises(KeyboardInterrupt):
+        run(*names, budgets=[2], timed=None)
+    left, _ = run(*names, budgets=[2], timed=[])
+    assert [bool(left.entry(name, 2).timed_seconds) for name in names] == [True] * 4 + [False]
+    found, _ = run(*names, budgets=[2], timed=None)
+    assert all(found.entry(name, 2).timed_seconds == left.entry(name, 2).timed_seconds for name in names[:4])
+    assert found.entry("unipc", 2).timed_seconds
+
+
 def test_what_was_drawn_untimed_is_timed_later_and_nothing_else_is_done_again(run, brief):
     before, _ = run("uniform", budgets=[2])
     after, _ = run("uniform", budgets=[2], timed=None)
@@ -656,6 +685,7 @@ def test_what_was_drawn_untimed_is_timed_later_and_nothing_else_is_done_again(ru
     assert (calls > 0) == noisy
 
 
+@pytest.mark.slow
 def test_operations_are_counted_while_drawing(run):
     found, _ = run("uniform", "taylorseer", "dicache", budgets=[3], calibration=["a", "b", "c", "d"])
     assert found.full.equivalents == (STEPS, STEPS)
@@ -665,6 +695,7 @@ def test_operations_are_counted_while_drawing(run):
         assert all(3 < share < STEPS for share, calls in zip(entry.equivalents, entry.calls, strict=True) if calls == 3)
 
 
+@pytest.mark.slow
 def test_a_threshold_that_misses_the_budget_is_drawn_on_both_sides(run, tmp_path, monkeypatch, brief):
     """Tuned on samples on which it hits the budget, it makes fewer calls on those that are measured on."""
     from budcache.baselines.tuning import Choice, Tuner
@@ -739,7 +770,9 @@ def test_what_a_comparison_will_cost_knows_the_family():
     from budcache.jobs.compare import expected
 
     def cost(kind):
-        plan = expected(steps=28, budgets=[8], samples=1, calibration=4, methods=["authors"], timed=[], kind=kind)
+        plan = expected(
+            steps=28, budgets=[8], prompts=["a cat"], calibration=4, methods=["authors"], timed=[], kind=kind
+        )
         return sum(phase.sample_calls for phase in plan.phases)
 
     assert cost("WanPipeline") != cost("FluxPipeline") == cost("")

@@ -7,11 +7,13 @@ from random import Random
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from zoo import entry
 
 from budcache import Mask
-from budcache.comparison import Entry, Lead, Measure, lead, tail_lead
+from budcache.comparison import Entry, Lead, Measure, lead, percentile_lead, tail_lead
 from budcache.comparison.timing import (
     LEAST_PAIRS,
     LOOK,
@@ -24,6 +26,7 @@ from budcache.comparison.timing import (
     pace,
     speed,
 )
+from budcache.pipeline.clock import Clock
 
 SECONDS = st.floats(1e-3, 1e3)
 
@@ -90,12 +93,12 @@ def disturbed(seconds, spread, turns):
     """Pairs on a machine that others use, by a clock of their own; the true ratio is 4."""
     now, chance = [0.0], Random(0)
 
-    def run(turn):
+    def run(turn, _):
         turns.append(turn)
         now[0] += seconds
-        return Pair(4.0 * chance.lognormvariate(0, spread), 28, chance.lognormvariate(0, spread), 6)
+        return [Pair(4.0 * chance.lognormvariate(0, spread), 28, chance.lognormvariate(0, spread), 6)]
 
-    return enough(run, lambda: now[0])
+    return enough(run, clock=lambda: now[0])[0]
 
 
 def test_quick_runs_are_repeated_until_the_ratio_is_known():
@@ -123,6 +126,22 @@ def test_how_often_runs_are_repeated_depends_on_how_long_they_take(seconds, spre
     assert pace(found).known == (spread == 0.0)
 
 
+def test_methods_share_full_runs_until_each_is_known():
+    """One with a steady ratio, one with a wild one: the first is done early, and both have pairs of the same runs."""
+    rounds, chance = [], Random(0)
+
+    def run(turn, left):
+        rounds.append(list(left))
+        full = 4.0 * chance.lognormvariate(0, 0.02)
+        return [Pair(full, 28, chance.lognormvariate(0, (0.02, 1.0)[number]), 6) for number in left]
+
+    steady, wild = enough(run, 2, clock=lambda: 0.1 * len(rounds))
+    assert rounds == [[0, 1]] * (1 + len(steady)) + [[1]] * (len(wild) - len(steady))
+    assert (len(steady), len(wild)) == (LEAST_PAIRS, MOST_PAIRS)
+    assert pace(steady).known and not pace(wild).known
+    assert [pair.full for pair in wild[: len(steady)]] == [pair.full for pair in steady]
+
+
 def test_one_lucky_look_is_not_enough():
     """With five pairs a small spread comes by chance: methods that do the same work were printed as 3.72x and 3.04x."""
     lucky = [0.8, 0.801, 0.8, 0.799, 0.8]
@@ -134,7 +153,7 @@ def test_one_lucky_look_is_not_enough():
 
 def test_a_ratio_at_what_the_calls_allow_is_printed_as_that_and_one_above_is_not():
     noise = np.exp(np.random.default_rng(0).normal(0, 0.02, 30))
-    for true, text in ((4.0, "4.00x"), (4.04, "4.00x"), (4.3, NOT_MEASURABLE)):
+    for true, text in ((4.0, "4.00x"), (4.04, "4.00x"), (4.1, NOT_MEASURABLE), (4.3, NOT_MEASURABLE)):
         found = speed(list(1 / noise), [7] * 30, [true * 1.01] * 30, [28] * 30)
         assert found.text == text
     assert found.median <= 4.0
@@ -144,13 +163,13 @@ def noisy(true, scale, chance):
     """A measurement on a machine that drifts and that others disturb, at times by far."""
     now = [0.0]
 
-    def run(turn):
+    def run(turn, _):
         now[0] += 0.1
         level = np.exp(0.3 * np.sin(turn / 7))
         full, own = level * np.exp(scale * chance.standard_t(2, size=2))
-        return Pair(true * full, 28, own, 7)
+        return [Pair(true * full, 28, own, 7)]
 
-    return pace(enough(run, lambda: now[0]))
+    return pace(enough(run, clock=lambda: now[0])[0])
 
 
 @pytest.mark.parametrize("true", [3.0, 4.0], ids=["below what the calls allow", "all that the calls allow"])
@@ -263,3 +282,25 @@ def test_the_tail_has_a_lead_of_its_own():
     assert found.ahead is True
     lucky = (*base[:39], 90.0)  # far ahead on one sample, not in the tail
     assert tail_lead(measured(lucky), measured(base), PSNR).ahead is None
+
+
+def test_more_seeds_of_a_prompt_that_all_come_out_alike_tell_nothing_more():
+    chance = np.random.default_rng(0)
+    mine, theirs = chance.normal(30, 5, size=(2, 1, 64))
+    once = percentile_lead(mine, theirs, 5)
+    again = percentile_lead(np.repeat(mine, 3, axis=0), np.repeat(theirs, 3, axis=0), 5)
+    assert again.error == pytest.approx(once.error, rel=0.15)
+    assert percentile_lead(*chance.normal(30, 5, size=(2, 3, 64)), 5).error < 0.8 * once.error
+    assert percentile_lead(mine + 1, mine, 5) == Lead(pytest.approx(1.0), pytest.approx(0.0, abs=1e-9))
+
+
+def test_clocks_look_at_the_device_on_which_an_offloaded_pipeline_computes():
+    """Offloading says so by a hook of accelerate's, and leaves `pipe.device` at the CPU."""
+    hooks = pytest.importorskip("accelerate.hooks")
+    pipe = entry("flux").build()
+    assert not Clock(pipe).cuda
+    for part in (each for each in pipe.components.values() if isinstance(each, torch.nn.Module)):
+        hook = hooks.ModelHook()
+        hook.execution_device = "cuda:0"
+        hooks.add_hook_to_module(part, hook)
+    assert (pipe.device.type, str(Clock(pipe).device), Clock(pipe).cuda) == ("cpu", "cuda:0", True)

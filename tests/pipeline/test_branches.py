@@ -99,6 +99,7 @@ def test_weights_by_the_solver_may_be_what_to_fall_back_on():
         assert torch.equal(latents(kind, pipe, guidance_scale=1.0), combined)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["around", "in place"])
 def test_compiled_networks_are_heard(how):
     kind = entry("wan-t2v")

@@ -256,6 +256,7 @@ model = opened(kind, pipe)  # left open on purpose: the interpreter must still e
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_real_process(request):
     code = INTERRUPTED.format(folder=str(request.path.parent))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

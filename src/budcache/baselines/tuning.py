@@ -2,8 +2,8 @@
 
 Settings are compared by the final latents, against those of the full runs. Whoever knows its steps beforehand costs
 nothing to bring to a budget: its masks are listed, those that full runs call poor are left out, and the others meet on
-few samples, the better half of them on twice as many, and so on. A method that decides while it runs has its threshold
-set on both sides of the budget, and its quality is read off in between.
+few samples, the better half of them on twice as many, and so on; last, the settings that share the best mask. A method
+that decides while it runs has its threshold set on both sides of the budget, and its quality is read off in between.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, zip_longest
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -28,9 +29,9 @@ __all__ = ["Choice", "Tuner", "tune"]
 Method = TypeVar("Method", bound=Baseline)
 
 LOWEST, HIGHEST = 1e-4, 1e2  # thresholds lie in between: nothing skips below, and all skip all that they can above
-GRID = 4000  # values of a threshold that masks are listed for, over all variants
-MOST = 16  # masks of one budget that are run at all
-FEW = 4  # samples that all of these meet on
+GRID, LEAST = 4000, 400  # values of a threshold that masks are listed for, over all variants; of each at least
+MOST = 16  # settings of one budget that are run against each other
+FEW = 4  # samples that all of these are run on
 TRIALS = 12  # of a threshold for one budget
 APART = 1.0  # calls between the two sides of a budget
 STEPS_AWAY = (-1.6, -0.8, 0.8, 1.6)  # calls from the budget at which there are settings in reserve
@@ -153,10 +154,23 @@ class Tuner(Generic[Method]):
         return groups
 
     def _best(self, settings: list[Method]) -> Method:
+        if len(settings) <= MOST or not self.samples:
+            return self._winner(settings)
+        masks: dict[Hashable, list[Method]] = {}
+        for setting in settings:
+            masks.setdefault(setting.planned(self.steps).branches, []).append(setting)
+        groups = sorted(masks.values(), key=lambda those: self._harm(those[0].planned(self.steps)))
+        # One setting of each mask in turn: what full runs say of a mask says nothing of the other settings.
+        turns = (each for turn in zip_longest(*groups) for each in turn if each is not None)
+        first, every = self._winner(list(islice(turns, MOST))), len(self.samples)
+        others = [each for each in masks[first.planned(self.steps).branches] if each != first]
+        last = [first, self._winner(others)] if others else [first]
+        return max(last, key=lambda setting: self._trial(setting, every).quality(every))
+
+    def _winner(self, settings: list[Method]) -> Method:
+        """The best of some settings: all are run on few samples, the better half on twice as many, and so on."""
         if len(settings) == 1 or not self.samples:
             return settings[0]
-        if len(settings) > MOST:
-            settings = sorted(settings, key=lambda setting: self._harm(setting.planned(self.steps)))[:MOST]
         count = min(FEW, len(self.samples))
         while True:
             ranked = sorted(settings, key=lambda setting: -self._trial(setting, count).quality(count))
@@ -330,6 +344,6 @@ def _values(method: Baseline, steps: int, variants: int) -> list[float]:
     if knob.whole:
         last = min(int(knob.fewest), max(steps, int(knob.most) + 8))
         return [own, *(float(value) for value in range(int(knob.most), last + 1) if value != own)]
-    count = max(100, GRID // variants)
+    count = max(LEAST, GRID // variants)
     decades = math.log10(HIGHEST / LOWEST)
     return [own, knob.most, *(LOWEST * 10 ** (decades * i / count) for i in range(count + 1)), knob.fewest]

@@ -11,7 +11,7 @@ from budcache.comparison.measuring import measure
 from budcache.comparison.result import Comparison, Entry, LeftOut, Measure
 from budcache.comparison.showing import show
 from budcache.comparison.table import text, write_csv
-from budcache.comparison.verdict import Lead, best_other, headline, lead, tail_lead
+from budcache.comparison.verdict import Lead, best_other, headline, lead, percentile_lead, tail_lead
 
 __all__ = [
     "Comparison",
@@ -23,6 +23,7 @@ __all__ = [
     "headline",
     "lead",
     "measure",
+    "percentile_lead",
     "show",
     "tail_lead",
     "text",

@@ -1,4 +1,4 @@
-"""The first stage, drawing: every method draws the same samples from the same noise, one at a time, and is timed.
+"""The first stage, drawing: every method draws the same samples from the same noise, one at a time.
 
 A method whose calls depend on the sample may miss the budget on samples that it was not tuned on. Then a setting on the
 other side of the budget is drawn as well, and its quality is read off between the two: above and below alike.
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from budcache.comparison.folder import Drawn, Folder, compares, unusable
+from budcache.comparison.folder import Folder, compares, unusable
 from budcache.comparison.methods import title
+from budcache.comparison.planning import drawn_already, expected_phases, phase_name, wanted_rows
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import BESIDE, CLOSE, FULL, Entry
-from budcache.comparison.timing import LEAST_PAIRS, Pair, enough
 from budcache.errors import BudcacheError, FileError, PipelineError, SearchError, WorkerError
-from budcache.events import EntryDone, Phase
+from budcache.events import EntryDone
 from budcache.jobs.meter import Meter
 from budcache.mask import Computed
 from budcache.metrics.base import Frame
@@ -29,15 +29,14 @@ from budcache.pipeline.parts import denoisers, is_compiled
 from budcache.samples.samples import fresh, seeded
 from budcache.storage import media
 
-__all__ = ["MEASURING", "Drawing", "draw"]
+__all__ = ["Drawing", "draw"]
 
-MEASURING = "measuring"  # the phase that comes after drawing; it makes no calls
 TRIES = 3  # settings that are drawn to get to the other side of a budget, at most
 
 
 @dataclass
 class Drawing:
-    """Draws samples on a pipeline, keeps and times them, and counts what they took of the network.
+    """Draws samples on a pipeline, keeps them, and counts what they took of the network.
 
     Args:
         samples: keyword arguments of the pipeline's `__call__`, one set per sample.
@@ -55,11 +54,6 @@ class Drawing:
     timed: Collection[str] | None = None
     _warm: bool = False
     _per_call: dict[str, float] = field(default_factory=dict)  # operations of a call of the full run, by size
-
-    def expected_calls(self, method: str, budget: int) -> int:
-        """What drawing a method at a budget costs: its samples, and the pairs that it is timed in."""
-        pairs = 0 if method == FULL or not self._is_timed(method) else LEAST_PAIRS + 1
-        return len(self.samples) * budget + budget + pairs * (self.steps + budget)
 
     def entry(self, method: str, budget: int, ready: Ready) -> Entry:
         """Draw all samples under a method, untimed."""
@@ -85,13 +79,12 @@ class Drawing:
             title=f"full run, {self.steps} steps" if method == FULL else title(name),
             budget=budget,
             calls=tuple(run.calls for run in runs),
-            equivalents=self._equivalents(ready, runs) if method != FULL else tuple(float(run.calls) for run in runs),
+            equivalents=self._equivalents(ready, runs),
             seconds=tuple(lap.loop for lap in laps),
             full_seconds=tuple(seconds for seconds, _ in full),
             full_calls=tuple(calls for _, calls in full),
             before_seconds=median(lap.before for lap in laps),
             after_seconds=median(lap.after for lap in laps),
-            memory=self._memory(laps, method),
             masks=tuple(run.mask for run in runs),
             branches=tuple(run.branches for run in runs) if any(len(set(run.branches)) > 1 for run in runs) else (),
             knob=ready.knob,
@@ -99,63 +92,15 @@ class Drawing:
             learning_calls=ready.learning_calls,
         )
 
-    def clocked(self, entry: Entry, ready: Ready) -> Entry:
-        """The same entry with its speed, from pairs of a full run and a run of the method, if it is to be timed."""
-        if not self.wants_timing(entry):
-            return entry
-        pairs = self._pairs(ready)
-        return entry.model_copy(
-            update={
-                "full_seconds": tuple(pair.full for pair in pairs),
-                "full_calls": tuple(pair.full_calls for pair in pairs),
-                "timed_seconds": tuple(pair.own for pair in pairs),
-                "timed_calls": tuple(pair.calls for pair in pairs),
-                "memory": max((pair.memory for pair in pairs if pair.memory), default=None),
-            }
-        )
-
-    def wants_timing(self, entry: Entry) -> bool:
-        """Whether an entry is to be timed: one that never was, or by name one that could not be measured."""
-        if entry.method == FULL or not self._is_timed(entry.method):
-            return False
-        return not entry.timed_seconds or (self.timed is not None and not entry.speed.known)
-
-    def _is_timed(self, method: str) -> bool:
-        return self.timed is None or method.removeprefix(BESIDE) in self.timed
-
-    def _memory(self, laps: Sequence[Lap], method: str) -> int | None:
-        """Of the full run, which has no pairs of its own: its usual peak."""
-        known = [lap.memory for lap in laps if lap.memory]
-        return int(median(known)) if known and method == FULL else None
-
     def _drawn_full(self) -> list[tuple[float, float]]:
         """The drawn full run, for entries that are not timed."""
         entry = self.folder.drawn[FULL, self.steps].entry
         return list(zip(entry.seconds, entry.calls, strict=True))
 
-    def _pairs(self, ready: Ready) -> list[Pair]:
-        """Full runs and runs of the method in turns."""
-        full = plain(self.pipe, self.steps)
-
-        def pair(turn: int) -> Pair:
-            order = (full, ready) if turn % 2 else (ready, full)
-            timed = {id(each): self._run(turn % len(self.samples), each) for each in order}
-            (slow, slow_calls), (fast, calls) = timed[id(full)], timed[id(ready)]
-            return Pair(slow.loop, slow_calls, fast.loop, calls, fast.memory)
-
-        return enough(pair)
-
-    def _run(self, number: int, ready: Ready) -> tuple[Lap, float]:
-        """A run that is only timed, down to its latents, and its calls."""
-        with ready.running() as last_run:
-            call = {**self._call(number, ready.steps), "output_type": "latent"}
-            _, lap = self._clock.time(lambda: self.pipe(**call), to_the_end=True)
-            calls = last_run().calls
-        self.meter.add(round(calls))
-        return lap, calls
-
     def _equivalents(self, ready: Ready, runs: Sequence[Computed]) -> tuple[float, ...]:
         """The operations of every sample in units of the full run's calls; counted for each number of calls once."""
+        if ready.whole:
+            return tuple(float(run.calls) for run in runs)
         if any(is_compiled(module) for module in denoisers(self.pipe).values()):
             return ()  # what a compiled network does cannot be seen
         first = {run.calls: number for number, run in reversed(list(enumerate(runs)))}
@@ -175,22 +120,24 @@ class Drawing:
         from budcache.baselines.operations import counted
 
         with ready.running() as last_run, counted(self.pipe) as operations:
-            self.pipe(**{**self._call(number, ready.steps), "output_type": "latent"})
+            self.pipe(**{**self.call(number, ready.steps), "output_type": "latent"})
             calls = last_run().calls
         self.meter.add(round(calls))
         return operations.total, calls
 
     @cached_property
-    def _clock(self) -> Clock:
+    def clock(self) -> Clock:
+        """What times runs."""
         return Clock(self.pipe)
 
-    def _call(self, number: int, steps: int) -> dict[str, Any]:
+    def call(self, number: int, steps: int) -> dict[str, Any]:
+        """The arguments of a sample's run."""
         return {**fresh(seeded(self.samples[number], self.seed + number)), "num_inference_steps": steps}
 
     def _drawn(self, number: int, steps: int) -> tuple[Frame, Lap]:
         """One sample as numbers, and what the pipeline took for it."""
         # As numbers, so that a GPU has finished when it returns.
-        output, lap = self._clock.time(lambda: self.pipe(**{**self._call(number, steps), "output_type": "np"}))
+        output, lap = self.clock.time(lambda: self.pipe(**{**self.call(number, steps), "output_type": "np"}))
         found = media.samples(output)
         if len(found) != 1:
             raise SearchError(
@@ -212,44 +159,23 @@ def draw(drawing: Drawing, preparation: Preparation, methods: Sequence[str], bud
     or with workers is no method's fault and ends the comparison.
     """
     folder, meter = drawing.folder, drawing.meter
-    wanted = {FULL: [drawing.steps], **{method: list(budgets) for method in methods}}
-    known = {
-        (method, budget)
+    wanted = wanted_rows(drawing.steps, methods, budgets)
+    there = {
+        (method, budget): found.entry
         for method, those in wanted.items()
         for budget in those
-        if folder.find(method, budget, preparation.made_of(method, budget)) is not None
+        if (found := folder.find(method, budget, preparation.made_of(method, budget))) is not None
     }
-    known -= _to_draw_again(folder, known)
-    names = {method: _name(method) for method in wanted}
-    meter.plan(expected_phases(drawing, preparation, wanted, known))
+    again = _to_draw_again(folder, set(there))
+    known = {key: entry for key, entry in there.items() if key not in again}
+    phases = expected_phases(preparation, len(drawing.samples), wanted, known, drawing.timed)
+    meter.plan(phases, drawn_already(known, wanted))
     for method, those in wanted.items():
-        meter.phase(names[method])
+        meter.phase(phase_name(method))
         for budget in those:
-            if (method, budget) in known:
-                _clocked(drawing, preparation, folder.drawn[method, budget])
-                meter.skipped(drawing.expected_calls(method, budget))
-            elif not _drawn(drawing, preparation, method, budget):
+            if (method, budget) not in known and not _drawn(drawing, preparation, method, budget):
                 continue
-            meter.tell(EntryDone(method, names[method], budget, kept=(method, budget) in known))
-
-
-def expected_phases(
-    drawing: Drawing,
-    preparation: Preparation,
-    wanted: Mapping[str, Sequence[int]],
-    known: Collection[tuple[str, int]] = (),
-) -> list[Phase]:
-    """What a comparison will cost, method by method; `known` is drawn already."""
-    phases = []
-    for method, those in wanted.items():
-        new = any((method, budget) not in known for budget in those)
-        calls = preparation.expected_calls(method) if new and method != FULL else 0
-        phases.append(Phase(_name(method), calls + sum(drawing.expected_calls(method, budget) for budget in those)))
-    return [*phases, Phase(MEASURING, 0)]
-
-
-def _name(method: str) -> str:
-    return "full run" if method == FULL else title(method)
+            meter.tell(EntryDone(method, phase_name(method), budget, kept=(method, budget) in known))
 
 
 def _to_draw_again(folder: Folder, known: set[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -279,7 +205,7 @@ def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int)
         entry = drawing.entry(method, budget, choices[0])
         if len(choices) > 1:
             _draw_beside(drawing, entry, choices, made_of)
-        folder.add(drawing.clocked(entry, choices[0]), made_of)
+        folder.add(entry, made_of)
     except (FileError, WorkerError):
         raise
     except BudcacheError as error:
@@ -288,17 +214,6 @@ def _drawn(drawing: Drawing, preparation: Preparation, method: str, budget: int)
         folder.leave_out(method, title(method), budget, str(error))
         return False
     return True
-
-
-def _clocked(drawing: Drawing, preparation: Preparation, drawn: Drawn) -> None:
-    """Time an entry that was drawn when nobody asked for its speed, or on too busy a machine; of two settings both."""
-    method, budget = drawn.key
-    beside = drawing.folder.drawn.get((BESIDE + method, budget))
-    wanting = [each for each in (drawn, beside) if each is not None and drawing.wants_timing(each.entry)]
-    choices = {ready.knob: ready for ready in reversed(preparation.ready(method, budget))} if wanting else {}
-    for each in wanting:
-        if (ready := choices.get(each.entry.knob)) is not None:  # else it was drawn by an older version of the method
-            drawing.folder.add(drawing.clocked(each.entry, ready), each.made_of, each.id)
 
 
 def _draw_beside(drawing: Drawing, entry: Entry, choices: Sequence[Ready], made_of: str) -> None:
@@ -316,6 +231,6 @@ def _draw_beside(drawing: Drawing, entry: Entry, choices: Sequence[Ready], made_
     for ready in others[:TRIES]:
         other = drawing.entry(BESIDE + entry.method, budget, ready)
         if side * (other.mean_calls - budget) >= 0:
-            drawing.folder.add(drawing.clocked(other, ready), made_of)
+            drawing.folder.add(other, made_of)
             return
     drawing.folder.discard(BESIDE + entry.method, budget)

@@ -31,7 +31,7 @@ from budcache.storage.files import replacing
 from budcache.storage.journal import Journal, whole_lines
 from budcache.wording import quote
 
-__all__ = ["Drawn", "Folder", "Kept", "compares", "picture", "unusable"]
+__all__ = ["Drawn", "Folder", "Kept", "compares", "drawn_in", "picture", "unusable"]
 
 DRAWN, MEASURED, OLD = "drawn.jsonl", "measured.jsonl", "comparison.jsonl"
 Key = tuple[str, int]  # a method and a budget
@@ -284,6 +284,21 @@ class Folder(Kept):
         line |= {"values": list(values)} if failed is None else {"failed": failed}
         self._measured.write(line)
         self._take_measured(line)
+
+
+def drawn_in(path: str | os.PathLike[str], steps: int, prompts: Sequence[str], seed: int) -> dict[Key, Drawn]:
+    """The rows that a folder has drawn for a comparison with these steps, prompts and first seed.
+
+    A folder that would be refused for what only the pipeline tells (its weights, its size) is still counted.
+    """
+    path = Path(path)
+    if not (path / DRAWN).exists() or _lines(path / DRAWN)[0]["comparison"]["format"] != VERSION:
+        return {}
+    kept = Kept.read(path)
+    its = kept.conditions
+    if its is None or (its.steps, its.prompts, its.seed) != (steps, tuple(prompts), seed):
+        return {}
+    return kept.drawn
 
 
 def compares(metric: str) -> bool:

@@ -22,6 +22,8 @@ def measure(folder: str | os.PathLike[str], metrics: Sequence[str], device: str 
         device: where metrics that are networks run.
     """
     judges = [metric(name, device) for name in dict.fromkeys(metrics)]
+    for judge in judges:
+        judge.prepare()  # fails before the folder is told to expect it
     with Folder.reopened(folder) as kept:
         if kept.conditions is not None:
             names = dict.fromkeys([*kept.metrics, *(judge.name for judge in judges)])

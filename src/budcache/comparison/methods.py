@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AUTHORS", "METHODS", "OURS", "SOLVERS", "UNTAUGHT", "title", "usual"]
+__all__ = ["AUTHORS", "METHODS", "OURS", "SOLVERS", "UNCHECKED", "UNTAUGHT", "title", "usual"]
 
 METHODS = {
     "fewer-steps": "fewer steps",
@@ -30,6 +30,7 @@ METHODS = {
 }
 OURS = ("budcache", "budcache-plain")  # the first that takes part is put forward
 SOLVERS = ("ipndm", "dpmpp", "unipc")  # fewer steps of other solvers than the pipeline's own
+UNCHECKED = ("ertacache", "l2p")  # written after their papers: there was no code of their authors to run beside them
 UNTAUGHT = ("fewer-steps", *SOLVERS, "uniform")  # need no samples to be made on
 # The published search, and its strategies; the last is the preset of the authors' code for Z-Image-Turbo.
 AUTHORS = {

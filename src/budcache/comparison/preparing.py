@@ -44,6 +44,7 @@ class Ready:
     learned_on: int | None = None  # samples that it was searched, fitted or tuned on
     learning_calls: int | None = None  # sample-calls that this took
     expected: float | None = None  # calls on calibration samples, where they may be others on others
+    whole: bool = False  # its calls are of the whole network, and between them it takes nothing of it
 
 
 @dataclass
@@ -74,6 +75,7 @@ class Preparation:
     workers: Workers | Team | None = None
     kind: str = ""
     _tuners: dict[str, Any] = field(default_factory=dict)
+    _brought: dict[tuple[str, int], list[Ready]] = field(default_factory=dict)
     _held: ExitStack = field(default_factory=ExitStack)
 
     def close(self) -> None:
@@ -89,6 +91,11 @@ class Preparation:
         else:
             return ""
         return hashlib.sha256(given.encode()).hexdigest()[:16]
+
+    def is_whole(self, method: str) -> bool:
+        """Whether a method's calls are of the whole network, as far as is known before it is ready; see `Ready`."""
+        given = self.policies.get(method)
+        return method in (*UNTAUGHT, *OURS) if given is None else all(rung.reuse == "output" for rung in given)
 
     def expected_calls(self, method: str) -> int:
         """About how many sample-calls it will take to bring a method to all budgets."""
@@ -107,10 +114,12 @@ class Preparation:
         return own + min(RUNS, 5 * len(self.calibration)) * sum(missing)
 
     def ready(self, method: str, budget: int) -> list[Ready]:
-        """Bring a method to a budget; who does not meet it exactly has settings on both sides, the nearest first."""
-        if method in self.policies or method in (*UNTAUGHT, *OURS, *AUTHORS):
-            return [self._one(method, budget)]
-        return self._baseline(method, budget)
+        """Bring a method to a budget, once; who cannot meet it has settings on both sides, the nearest first."""
+        if (method, budget) not in self._brought:
+            alone = method in self.policies or method in (*UNTAUGHT, *OURS, *AUTHORS)
+            found = [self._one(method, budget)] if alone else self._baseline(method, budget)
+            self._brought[method, budget] = found
+        return self._brought[method, budget]
 
     def _one(self, method: str, budget: int) -> Ready:
         if method in self.policies:
@@ -138,7 +147,7 @@ class Preparation:
             with solved_by(self.pipe, method), own.running() as last:
                 yield last
 
-        return Ready(running, budget)
+        return Ready(running, budget, whole=True)
 
     def _ladder(self, method: str) -> Ladder:
         """Ours: from the folder as far as an earlier run got, and searched for the budgets that are missing there."""
@@ -248,10 +257,10 @@ class Preparation:
 
                 yield last
 
-        origin = policy.origin
+        origin, whole = policy.origin, policy.reuse == "output"
         if origin is None:
-            return Ready(running, policy.steps)
-        return Ready(running, policy.steps, learned_on=origin.prompts, learning_calls=origin.calls)
+            return Ready(running, policy.steps, whole=whole)
+        return Ready(running, policy.steps, learned_on=origin.prompts, learning_calls=origin.calls, whole=whole)
 
     @cached_property
     def _record(self) -> Any:
@@ -356,7 +365,7 @@ def plain(pipe: Any, steps: int) -> Ready:
             yield lambda: Computed.of(Mask.full(count.steps))
 
     # Most pipelines tell how many steps they ran; modular ones do not.
-    return Ready(told if hasattr(type(pipe), "num_timesteps") else counted, steps)
+    return Ready(told if hasattr(type(pipe), "num_timesteps") else counted, steps, whole=True)
 
 
 class _Count:

@@ -24,7 +24,7 @@ from budcache.wording import quote
 if TYPE_CHECKING:
     from budcache.metrics import Metric
 
-__all__ = ["FULL", "VERSION", "Comparison", "Conditions", "Entry", "LeftOut", "Measure", "Tried"]
+__all__ = ["CLOSE", "FULL", "VERSION", "Comparison", "Conditions", "Entry", "LeftOut", "Measure", "Tried"]
 
 VERSION = 3
 READABLE = (2, 3)
@@ -94,6 +94,7 @@ class Entry(Value):
     before_seconds: Number | None = None  # of text encoders, for each sample
     after_seconds: Number | None = None  # and of the decoder
     memory: Count | None = None  # the most that a timed run had in use, in bytes
+    full_memory: Count | None = None  # likewise of the full runs in pairs with these
     masks: Annotated[tuple[MaskField, ...], Samples]  # of the steps that ran: image-to-image may start midway
     branches: tuple[tuple[MaskField, ...], ...] = ()  # of each guidance branch, where they decided apart
     values: dict[Text, Numbers] = Field(
@@ -324,6 +325,13 @@ class Comparison(Conditions):
             return entry.latency
         timed = [each for one in self.entries if one.latency is not None for each in (one, one.second) if each]
         return median(seconds for each in timed for seconds in each.full_seconds) if timed else None
+
+    def memory(self, entry: Entry) -> int | None:
+        """The most that an entry's timed runs had in use; of the full run in all pairs that others were timed in."""
+        rows = self.entries if entry.method == FULL else (entry,)
+        both = [each for one in rows for each in (one, one.second) if each is not None]
+        known = [each.full_memory if entry.method == FULL else each.memory for each in both]
+        return max((size for size in known if size is not None), default=None)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the comparison as JSON; the file is replaced whole or not at all."""

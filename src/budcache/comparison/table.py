@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from budcache.comparison.methods import SOLVERS
+from budcache.comparison.methods import SOLVERS, UNCHECKED
 from budcache.comparison.result import FULL, Comparison, Entry, Measure
 from budcache.comparison.timing import NOT_MEASURABLE, NOT_TIMED
 from budcache.comparison.verdict import lead
@@ -23,13 +23,17 @@ from budcache.storage.files import write_text
 __all__ = ["NOISY", "NOTES", "Cell", "cells", "equivalents", "heading", "notes", "rows", "text", "write_csv"]
 
 SECONDS, FIRST = 2, 4  # the places in a row of the loop's seconds and of the first metric
-NOISY = "speed-ups not known to 5 % after many pairs of runs, or above what the calls allow, are not printed"
+NOISY = (
+    "speed-ups not known to 5 % after many pairs of runs, or above what the calls allow, are not printed; on a quiet "
+    "machine compare again with --timed and the method's name"
+)
 NOTES = {
     "undecided": "= within two standard errors of the best, sample by sample: undecided",
     "between": "a | b calls: two settings on both sides of the budget; the row is what lies between them at the budget",
     "over": "! needs more calls than the budget, so it does not compete",
     "short": "* makes fewer calls than the budget at all settings that were found, and is judged at these",
     "solvers": "{}: fewer steps of another solver, no cache",
+    "unchecked": "{}: written after the paper; not checked against code of the authors",
 }
 # What the page says above its table, for the terminal, and for a file or pipe, which has no bold letters.
 ERROR = "± standard error"
@@ -70,7 +74,7 @@ def equivalents(entry: Entry) -> Cell:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What the marks in the table mean, those that there are; and the memory that was needed."""
+    """What the marks in the table mean, those that there are; what runs take beside the loop, and their memory."""
     entries = [entry for entry in comparison.entries if entry.method != FULL]
     marks = {
         "undecided": any(cell.undecided for entry in entries for cell in cells(comparison, entry)),
@@ -79,19 +83,27 @@ def notes(comparison: Comparison) -> list[str]:
         "short": any(entry.falls_short for entry in entries),
     }
     found = [NOTES[name] for name, there in marks.items() if there]
-    solvers = dict.fromkeys(entry.title for entry in entries if entry.method in SOLVERS)
-    found += [NOTES["solvers"].format(", ".join(solvers))] * bool(solvers)
+    for name, methods in {"solvers": SOLVERS, "unchecked": UNCHECKED}.items():
+        those = dict.fromkeys(entry.title for entry in entries if entry.method in methods)
+        found += [NOTES[name].format(", ".join(those))] * bool(those)
     found += [NOISY] * any(entry.speed.noisy and entry.speed.pairs for entry in entries)
-    memory = _memory(comparison)
-    return [*found, memory] if memory else found
+    return [*found, *filter(None, (_around(comparison), _memory(comparison)))]
+
+
+def _around(comparison: Comparison) -> str:
+    """A line with what a run takes beside its loop, where loops were timed."""
+    before, after = comparison.full.before_seconds, comparison.full.after_seconds
+    if comparison.latency(comparison.full) is None or before is None or after is None:
+        return ""
+    return f"beside the loop a sample takes {before:.2g} s for text encoders and {after:.2g} s for the decoder"
 
 
 def _memory(comparison: Comparison) -> str:
     """A line with peak memory."""
     most: dict[str, int] = {}
     for entry in comparison.entries:
-        if entry.memory is not None:
-            most[entry.title] = max(entry.memory, most.get(entry.title, 0))
+        if (size := comparison.memory(entry)) is not None:
+            most[entry.title] = max(size, most.get(entry.title, 0))
     where = "of the process" if comparison.device == "cpu" else "of the GPU"
     told = ", ".join(f"{title} {size / 2**20:,.0f} MB" for title, size in most.items())
     return f"peak memory {where}: {told}" if told else ""
@@ -209,7 +221,8 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
         speed = entry.speed if entry.speed.known else None
         row |= {"speedup": speed and speed.median, "speedup_min": speed and speed.low}
         row |= {"speedup_max": speed and speed.high, "timing": entry.speed.text, "pairs": entry.speed.pairs}
-        row |= {"before_seconds": entry.before_seconds, "after_seconds": entry.after_seconds, "memory": entry.memory}
+        row |= {"before_seconds": entry.before_seconds, "after_seconds": entry.after_seconds}
+        row["memory"] = comparison.memory(entry)
         for measure in comparison.measures:
             names = [f"{measure.name}{part}" for part in ("", "_se", f"_{measure.tail_name}", "_worst")]
             row |= dict(zip(names, entry.summed(measure) or [None] * 4, strict=True))

@@ -1,4 +1,4 @@
-"""Speed-ups that can be believed: pairs of a full run and a run of the method, one right after the other.
+"""Speed-ups that can be believed: pairs of a full run and a run of the method, in the same round.
 
 What is compared is the denoising loop, without text encoders and decoder, which no method touches. A pair sees the same
 machine, so its ratio does not drift; and the median of the ratios is not moved by a few disturbed pairs. Its 95 %
@@ -19,11 +19,22 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["LEAST_PAIRS", "NOT_MEASURABLE", "NOT_TIMED", "Pair", "Speed", "between", "enough", "pace", "speed"]
+__all__ = [
+    "LEAST_PAIRS",
+    "MANY_PAIRS",
+    "NOT_MEASURABLE",
+    "NOT_TIMED",
+    "Pair",
+    "Speed",
+    "between",
+    "enough",
+    "pace",
+    "speed",
+]
 
 LEAST_PAIRS, MANY_PAIRS, MOST_PAIRS = 20, 30, 90
 LOOK = 5  # pairs from one look to the next
-SECONDS = 30.0  # within which more than `MANY_PAIRS` are run
+SECONDS = 30.0  # a method, within which more than `MANY_PAIRS` are run
 KNOWN = 0.05  # the half-width of its interval, as a share of a speed-up that counts as known
 NOT_MEASURABLE, NOT_TIMED = "not measurable here", "not timed"
 BEYOND = 0.01  # by which an interval may lie above what the calls allow: machines repeat themselves no better
@@ -51,34 +62,43 @@ class Speed(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A full run and a run of a method, one after the other: seconds of their loops, and calls."""
+    """A full run and a run of a method, soon after each other: seconds of their loops, calls, and peak memory."""
 
     full: float
     full_calls: float
     own: float
     calls: float
-    memory: int | None = None
+    memory: int | None = None  # of the method's run
+    full_memory: int | None = None
 
 
-def enough(run: Callable[[int], Pair], clock: Callable[[], float] = time.monotonic) -> list[Pair]:
-    """Pairs until their ratio is known: 30 at most, and where they are quick 90 within 30 seconds.
+def enough(
+    run: Callable[[int, Sequence[int]], Sequence[Pair]], count: int = 1, clock: Callable[[], float] = time.monotonic
+) -> list[list[Pair]]:
+    """Pairs of methods with the same full runs until every ratio is known: 30 at most, and where they are quick 90.
+
+    Quick is within 30 seconds a method. A method whose ratio is known takes no part in later rounds.
 
     Args:
-        run: makes the pair of a number; the first one, number 0, only warms up.
+        run: makes the round of a number for the methods with these numbers, a pair of each; round 0 only warms up.
+        count: how many methods there are.
         clock: seconds.
     """
-    run(0)
-    begin, found = clock(), list[Pair]()
-    while len(found) < MANY_PAIRS or (len(found) < MOST_PAIRS and clock() - begin < SECONDS):
-        found.append(run(len(found) + 1))
-        if len(found) >= LEAST_PAIRS and len(found) % LOOK == 0 and pace(found).known:
-            break
+    left = list(range(count))
+    run(0, left)
+    begin, turn, found = clock(), 0, [list[Pair]() for _ in left]
+    while left and (turn < MANY_PAIRS or (turn < MOST_PAIRS and clock() - begin < SECONDS * count)):
+        turn += 1
+        for number, pair in zip(left, run(turn, left), strict=True):
+            found[number].append(pair)
+        if turn >= LEAST_PAIRS and turn % LOOK == 0:
+            left = [number for number in left if not pace(found[number]).known]
     return found
 
 
 def pace(pairs: Sequence[Pair]) -> Speed:
     """The speed-up that pairs tell."""
-    full, full_calls, own, calls, _ = zip(*pairs, strict=True)
+    full, full_calls, own, calls, *_ = zip(*pairs, strict=True)
     return speed(own, calls, full, full_calls)
 
 
@@ -98,7 +118,7 @@ def speed(
     ratios = [full / own for full, own in zip(full_seconds, seconds, strict=True)]
     allowed = median(most / n for most, n in zip(full_calls, calls, strict=True))
     middle, (low, high) = median(ratios), _interval(ratios)
-    impossible = low > allowed * (1 + BEYOND) or middle > allowed * (1 + KNOWN)
+    impossible = low > allowed * (1 + BEYOND) or middle > allowed * (1 + KNOWN / 2)
     noisy = len(ratios) < LEAST_PAIRS or not (_narrow(ratios) and _narrow(ratios[:-LOOK])) or impossible
     best = min(middle, allowed)
     return Speed(best, min(best, low), max(best, min(high, allowed)), noisy, len(ratios))

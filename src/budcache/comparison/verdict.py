@@ -12,7 +12,7 @@ from budcache.comparison.methods import OURS
 from budcache.comparison.result import Comparison, Entry, Measure
 from budcache.wording import several
 
-__all__ = ["Lead", "best_other", "headline", "lead", "main_budget", "tail_lead", "why_this_budget"]
+__all__ = ["Lead", "best_other", "headline", "lead", "main_budget", "percentile_lead", "tail_lead", "why_this_budget"]
 
 ERRORS = 2  # standard errors that a lead must exceed to count
 RESAMPLES = 2000  # of the samples, for the error of a percentile
@@ -51,28 +51,45 @@ def tail_lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
     if not mine or not theirs:
         return None
     sign, at = (1, 5) if measure.higher else (-1, 95)
-    rows = np.array([mine, theirs])
-    chance = np.random.default_rng(0)
-    drawn = chance.integers(len(mine), size=(RESAMPLES, len(mine)))
-    tails = np.percentile(rows[:, drawn], at, axis=2)
-    mean = float(sign * np.subtract(*np.percentile(rows, at, axis=1)))
-    return Lead(mean, float((tails[0] - tails[1]).std(ddof=1)) if len(mine) > 1 else None)
+    found = percentile_lead(np.array([mine]), np.array([theirs]), at)
+    return Lead(sign * found.mean, found.error)
+
+
+def percentile_lead(mine: np.ndarray, theirs: np.ndarray, at: float) -> Lead:
+    """How far a percentile of one method is above another's; values are by seed and prompt.
+
+    Samples of one prompt are alike, so the error is that of drawing the prompts again, each with all its seeds.
+    """
+    both, count = np.array([mine, theirs]), mine.shape[1]
+    drawn = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    again = np.percentile(both[:, :, drawn], at, axis=(1, 3))
+    apart = float(np.subtract(*np.percentile(both, at, axis=(1, 2))))
+    return Lead(apart, float((again[0] - again[1]).std(ddof=1)) if count > 1 else None)
 
 
 def main_budget(comparison: Comparison) -> int:
     """The budget to put forward: the one in the middle, of two the larger, which claims less."""
-    return comparison.budgets[len(comparison.budgets) // 2]
+    budgets = _with_ours(comparison)
+    return budgets[len(budgets) // 2]
+
+
+def _with_ours(comparison: Comparison) -> tuple[int, ...]:
+    """The budgets at which ours took part; all of them if it took part in none."""
+    ours = comparison.ours
+    found = () if ours is None else tuple(b for b in comparison.budgets if comparison.entry(ours, b) is not None)
+    return found or comparison.budgets
 
 
 def why_this_budget(comparison: Comparison) -> str:
-    """Why the headline is of that budget, in a sentence; empty where there is but one."""
-    budgets = comparison.budgets
-    if len(budgets) == 1:
+    """Why the headline is of that budget, in a sentence; empty where there is but one, or nobody to put forward."""
+    budgets = _with_ours(comparison)
+    if len(budgets) == 1 or comparison.ours is None:
         return ""
     which = "the middle one" if len(budgets) % 2 else "the larger of the two in the middle"
     which = "the larger one" if len(budgets) == 2 else which
     listed = f"{', '.join(map(str, budgets[:-1]))} and {budgets[-1]}"
-    return f"{main_budget(comparison)} calls are put forward as {which} of {listed}, whatever came of them."
+    at = "" if budgets == comparison.budgets else ", at which it took part"
+    return f"{main_budget(comparison)} calls are put forward as {which} of {listed}{at}, whatever came of them."
 
 
 def headline(comparison: Comparison) -> str:
@@ -83,7 +100,7 @@ def headline(comparison: Comparison) -> str:
     found = ours.summed(measure) if ours is not None and measure is not None else None
     if ours is None or measure is None or found is None:
         budgets = ", ".join(map(str, comparison.budgets))
-        return f"{len(comparison.methods)} methods at {budgets} of {comparison.steps} calls."
+        return f"{several(len(comparison.methods), 'method')} at {budgets} of {comparison.steps} calls."
     start = f"With {budget} instead of {comparison.steps} model calls {ours.title} reaches {measure.title} "
     start += measure.spoken(found.mean, found.error)
     rival = best_other(comparison, budget, measure)
@@ -100,12 +117,18 @@ def headline(comparison: Comparison) -> str:
 
 
 def best_other(comparison: Comparison, budget: int, measure: Measure) -> Entry | None:
-    """The best of other people's methods at equal calls, whoever it is, by the mean."""
+    """The best of other people's methods at equal calls, whoever it is, by the mean.
+
+    A policy that was brought is one of them, unless budcache has searched here as well and the policy's name begins
+    with budcache's: then it is another one of ours.
+    """
     return _best(comparison, comparison.within(budget), measure)
 
 
 def _best(comparison: Comparison, entries: Sequence[Entry], measure: Measure) -> Entry | None:
     others = [entry for entry in entries if entry.method not in (comparison.ours, *OURS)]
+    if comparison.ours in OURS:
+        others = [entry for entry in others if not entry.title.startswith("budcache")]
     means = {entry.method: found.mean for entry in others if (found := entry.summed(measure)) is not None}
     known = [entry for entry in others if entry.method in means]
     return (max if measure.higher else min)(known, key=lambda entry: means[entry.method], default=None)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from budcache.comparison.folder import Folder
+from budcache.comparison.folder import Folder, drawn_in
 from budcache.comparison.measuring import measure_all
 from budcache.comparison.methods import AUTHORS, METHODS, OURS, UNTAUGHT, title, usual
+from budcache.comparison.planning import MEASURING, drawn_already, expected_phases, wanted_rows
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.result import FULL, Comparison, Conditions
 from budcache.comparison.settings import Settings
@@ -153,8 +154,8 @@ def compare(
     drawn one at a time, measured, and shown. Where a threshold misses the budget on them, a setting on the other side
     of it is drawn as well, and the method is judged by what lies in between.
 
-    The same call goes on with what its folder holds: killed, it loses
-    at most the method that it was drawing; another metric draws nothing again; another method or budget draws and
+    The same call goes on with what its folder holds: killed, it loses at most the method that it was drawing, or the
+    times of the four that it was timing; another metric draws nothing again; another method or budget draws and
     measures only what is new.
 
     Args:
@@ -191,7 +192,8 @@ def compare(
     Returns:
         The comparison, as in the folder's `comparison.json`.
     """
-    from budcache.comparison.drawing import MEASURING, Drawing, draw
+    from budcache.comparison.clocking import TIMING, clock
+    from budcache.comparison.drawing import Drawing, draw
 
     shared, given = dict(call or {}), dict(policies or {})
     config = CompareConfig(
@@ -250,6 +252,8 @@ def compare(
         )
         with closing(preparation):
             draw(drawing, preparation, config.methods, config.budgets)
+            meter.phase(TIMING)
+            clock(drawing, preparation)
         meter.phase(MEASURING)
         measure_all(kept, judges, meter)
     return show(config.folder)
@@ -259,22 +263,32 @@ def expected(
     *,
     steps: int,
     budgets: Sequence[int],
-    samples: int,
+    prompts: Sequence[str],
     calibration: int,
     methods: Sequence[str] | None = None,
     policies: Mapping[str, Ladder] | None = None,
     timed: Sequence[str] | None = None,
     kind: str = "",
+    seed: int = 0,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Planned:
-    """What a comparison in a new folder will cost; no pipeline is needed to say it, but its class, if known."""
-    from budcache.comparison.drawing import Drawing, expected_phases
+    """What a comparison will cost; no pipeline is needed to say it, but its class, if known.
 
+    What a folder has drawn for the same steps, prompts and seed is not drawn again.
+    """
     given, nothing = dict(policies or {}), cast(Any, None)
-    named = dict.fromkeys([*(usual() if methods is None else methods), *given])
-    wanted = {FULL: [steps], **{method: list(budgets) for method in named}}
-    drawing = Drawing(nothing, [{}] * samples, 0, steps, nothing, nothing, timed)
-    preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, 0, 1, nothing, kind=kind)
-    return Planned("compare", tuple(expected_phases(drawing, preparation, wanted)))
+    wanted = wanted_rows(steps, list(dict.fromkeys([*(usual() if methods is None else methods), *given])), budgets)
+    preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, seed, 1, nothing, kind=kind)
+    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED)
+    known = {
+        (method, budget): found.entry
+        for method, those in wanted.items()
+        for budget in those
+        if (found := there.get((method, budget))) and found.made_of == preparation.made_of(method, budget)
+    }
+    phases = expected_phases(preparation, len(prompts), wanted, known, timed)
+    phases = [phase for phase in phases if phase.sample_calls or phase.name == MEASURING]
+    return Planned("compare", tuple(phases), drawn_already(known, wanted, f" in {folder}"))
 
 
 def check_names(methods: Iterable[str], metrics: Iterable[str], policies: Iterable[str] = ()) -> None:
@@ -340,7 +354,9 @@ def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
     """On what, and how, it is compared."""
     import torch
 
-    device = torch.device(pipe.device)
+    from budcache.pipeline.parts import device_of
+
+    device = device_of(pipe)
     own_noise = any(sample.get(name) is not None for sample in config.samples for name in ("generator", "latents"))
     return Conditions(
         origin=_origin(pipe, config),

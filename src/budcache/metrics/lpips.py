@@ -6,6 +6,8 @@ AlexNet's weights: the heads come with torchmetrics. A test compares it with tor
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +43,10 @@ class Lpips(Metric):
         if self.trunk is not None:
             return
         try:
-            weights = torch.hub.load_state_dict_from_url(WEIGHTS, map_location="cpu", check_hash=True, progress=False)
+            with redirect_stdout(sys.stderr):  # torch says there that it downloads
+                weights = torch.hub.load_state_dict_from_url(
+                    WEIGHTS, map_location="cpu", check_hash=True, progress=False
+                )
         except (OSError, RuntimeError, ValueError) as error:
             place = Path(torch.hub.get_dir()) / "checkpoints"
             raise absent(

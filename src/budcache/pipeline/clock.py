@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from budcache.pipeline.parts import denoisers
+from budcache.pipeline.parts import denoisers, device_of
 
 __all__ = ["Clock", "Lap"]
 
@@ -43,7 +43,7 @@ class Clock:
         import torch
 
         self.pipe, self.torch = pipe, torch
-        self.device = torch.device(pipe.device)
+        self.device = device_of(pipe)
         self.cuda = self.device.type == "cuda"
 
     def time(self, run: Callable[[], Any], to_the_end: bool = False) -> tuple[Any, Lap]:
@@ -83,7 +83,7 @@ class Clock:
         if wait:
             self.torch.cuda.synchronize(self.device)
         event: Any = self.torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(self.torch.cuda.current_stream(self.device))
         return event
 
     def _between(self, begin: Any, end: Any) -> float:

@@ -6,17 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from budcache.errors import PipelineError
 
-__all__ = ["bare", "check_pipeline", "denoisers", "frozen", "is_compiled"]
+__all__ = ["bare", "check_pipeline", "denoisers", "device_of", "frozen", "is_compiled"]
 
 
 def denoisers(pipe: Any) -> dict[str, nn.Module]:
     """The networks that a pipeline calls at every step: its transformer, UNet or experts, by name."""
     found = {name: getattr(pipe, name, None) for name in ("transformer", "transformer_2", "unet")}
     return {name: module for name, module in found.items() if isinstance(module, nn.Module)}
+
+
+def device_of(pipe: Any) -> torch.device:
+    """Where a pipeline's networks run: of an offloaded one that is not where it says to be, the CPU."""
+    return torch.device(getattr(pipe, "_execution_device", pipe.device))
 
 
 def check_pipeline(pipe: Any) -> None:

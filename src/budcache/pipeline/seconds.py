@@ -16,7 +16,7 @@ from budcache.errors import BudcacheError, PipelineError, PolicyError
 from budcache.mask import Mask
 from budcache.pipeline.arguments import arguments
 from budcache.pipeline.clock import Clock, Lap
-from budcache.pipeline.parts import bare, denoisers, is_compiled
+from budcache.pipeline.parts import bare, denoisers, device_of, is_compiled
 from budcache.policy import Ladder, Policy
 from budcache.samples.prompts import TRIED
 from budcache.samples.samples import fresh, seeded
@@ -52,7 +52,7 @@ class MeasuredOn(Value):
         import diffusers
         import torch
 
-        device = torch.device(pipe.device)
+        device = device_of(pipe)
         networks = [bare(module) for module in denoisers(pipe).values()]
         values = [value for network in networks for value in network.parameters()]
         return cls(

@@ -86,7 +86,7 @@ def cost(studio: Studio, options: dict[str, Any]) -> str:
     planned = expected(
         steps=options["steps"],
         budgets=options["budgets"],
-        samples=len(options["prompts"]),
+        prompts=options["prompts"],
         calibration=len(options["calibration"]),
         methods=options["methods"],
         policies=_policies(studio, options),

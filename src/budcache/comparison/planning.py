@@ -1,0 +1,62 @@
+"""What a comparison will cost, before it starts: drawing, choosing settings and timing, less what is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from budcache.comparison.clocking import TIMING, wants_timing
+from budcache.comparison.clocking import expected_calls as timing_calls
+from budcache.comparison.folder import Key
+from budcache.comparison.methods import title
+from budcache.comparison.preparing import Preparation
+from budcache.comparison.result import FULL, Entry
+from budcache.events import Phase
+from budcache.wording import several
+
+__all__ = ["MEASURING", "drawn_already", "expected_phases", "phase_name", "wanted_rows"]
+
+MEASURING = "measuring"  # the phase that comes after drawing and timing; it makes no calls
+
+
+def wanted_rows(steps: int, methods: Sequence[str], budgets: Sequence[int]) -> dict[str, list[int]]:
+    """The budgets of every method that is asked for; the full run comes first."""
+    return {FULL: [steps], **{method: list(budgets) for method in methods}}
+
+
+def expected_phases(
+    preparation: Preparation,
+    samples: int,
+    wanted: Mapping[str, Sequence[int]],
+    known: Mapping[Key, Entry],
+    timed: Collection[str] | None,
+) -> list[Phase]:
+    """Sample-calls, method by method.
+
+    Args:
+        preparation: what brings methods to budgets.
+        samples: how many are drawn.
+        wanted: the budgets of every method.
+        known: the rows that are drawn already; some may still have to be timed.
+        timed: the methods whose speed is measured; None is all.
+    """
+    phases, rows = [], list[Key]()
+    for method, budgets in wanted.items():
+        missing = [budget for budget in budgets if (method, budget) not in known]
+        calls = preparation.expected_calls(method) if missing and method != FULL else 0
+        # Each sample; to warm up a full run, and where calls may be partial a run in which operations are counted.
+        runs = samples + (method == FULL or not preparation.is_whole(method))
+        phases.append(Phase(phase_name(method), calls + runs * sum(missing)))
+        rows += [(method, budget) for budget in budgets if wants_timing(timed, method, known.get((method, budget)))]
+    timing = timing_calls(preparation.steps, rows)
+    return [*phases, *[Phase(TIMING, timing)] * (timing > 0), Phase(MEASURING, 0)]
+
+
+def drawn_already(known: Collection[Key], wanted: Mapping[str, Sequence[int]], where: str = "") -> str:
+    """How many rows need not be drawn, as a clause; empty where there are none."""
+    rows = several(len(known), "row")
+    return f"{rows} of {sum(map(len, wanted.values()))}{where} drawn already" if known else ""
+
+
+def phase_name(method: str) -> str:
+    """What drawing a method is called while it goes on."""
+    return "full run" if method == FULL else title(method)
