@@ -28,7 +28,11 @@ def essence(folder):
     found = Comparison.load(folder / "comparison.json").model_dump(mode="json")
     for entry in found["entries"]:
         for each in filter(None, (entry, entry["second"])):
-            for name in [name for name in each if "seconds" in name or name in ("memory", "timed_calls", "full_calls")]:
+            for name in [
+                name
+                for name in each
+                if "seconds" in name or name in ("memory", "full_memory", "timed_calls", "full_calls")
+            ]:
                 del each[name]
     drawn = [path for kind in ("*.png", "*.npy") for path in sorted(folder.rglob(kind))]
     return found, {path.relative_to(folder): path.read_bytes() for path in drawn}
@@ -278,10 +282,30 @@ def test_a_dry_run_says_the_cost_and_leaves_nothing_behind(run_here, tmp_path):
     ]
     facts = json.loads(run_here(*command)[1])
     assert facts["sample_calls"] == sum(facts["phases"].values())
-    assert facts["phases"]["full run"] == (4 + 1) * 28  # one to count its operations
+    assert facts["phases"]["full run"] == (4 + 1) * 28  # one to warm up
     fewer = json.loads(run_here(*command, "--calibration-count", 4, "--methods", "budcache,uniform")[1])
     assert fewer["sample_calls"] < facts["sample_calls"] / 5
     assert not (tmp_path / "out").exists()
     code, output, errors = run_here("compare", "tinyflux", "--budgets", 6, "--dry-run")
     assert (code, output) == (2, "")
     assert "did you mean tiny-flux?" in errors
+
+
+def test_what_is_only_shown_cannot_be_chosen(compared, run_here):
+    code, _, errors = run_here("compare", "--show-only", "--out", compared[0], "--budgets", 2)
+    assert code == 2
+    assert "so --budgets has no effect. Leave it out" in " ".join(errors.split())
+
+
+def test_a_dry_run_does_not_count_what_is_drawn(command, compared, run_here):
+    again = [*command, "--out", compared[0], "--dry-run"]
+    assert json.loads(run_here(*again, "--json")[1])["sample_calls"] == 0
+    code, output, errors = run_here(*again)
+    assert code == 0
+    assert f"{ROWS} rows of {ROWS} in {compared[0]} drawn already" in " ".join((output + errors).split())
+    more = json.loads(run_here(*again, "--json", "--methods", ",".join([*METHODS, "unipc"]))[1])
+    assert set(more["phases"]) == {"UniPC", "measuring"}
+    timed = json.loads(run_here(*again, "--json", "--timed", "uniform")[1])
+    assert set(timed["phases"]) == {"timing", "measuring"} and timed["phases"]["timing"] > 0
+    for other in (["--seed", 1], ["--count", 1]):
+        assert json.loads(run_here(*again, "--json", *other)[1])["phases"]["full run"] > 0, other

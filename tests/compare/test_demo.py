@@ -17,9 +17,10 @@ from budcache.comparison.settings import Settings
 from budcache.jobs.setup import Setup
 
 
-def test_what_the_demo_says_is_so(monkeypatch, run_here, tmp_path):
+@pytest.mark.slow
+def test_what_the_demo_says_is_so(brief, monkeypatch, run_here, tmp_path):
     small = {"steps": 7, "budgets": (2, 3), "compared": (2, 3), "plain": ("uniform",), "tuned": ("magcache",)}
-    monkeypatch.setattr(demo, "PICTURES", replace(demo.PICTURES, **small, calibration=6, settings=None))
+    monkeypatch.setattr(demo, "PICTURES", replace(demo.PICTURES, **small, calibration=6, settings=None, published=None))
     code, output, errors = run_here("demo", "--out", tmp_path, "--prompts", 2)
     assert code == 0, errors
     found, report = Comparison.load(tmp_path / "comparison.json"), (tmp_path / "comparison.html").read_text()
@@ -63,6 +64,9 @@ def test_the_demo_has_settings_of_every_method_that_it_shows():
             if setting.static:
                 assert setting.mask().budget == calls
     assert show.settings.stat().st_size < 100_000
+    published = Ladder.load(show.published)
+    assert set(show.compared) <= set(published.budgets)
+    assert {(rung.reuse, rung.steps, rung.origin.prompts) for rung in published} == {("residual", show.steps, 2)}
 
 
 @pytest.mark.slow
@@ -108,7 +112,7 @@ def _small(pipe):
 
 
 @pytest.mark.slow
-def test_the_documented_python_runs(tmp_path):
+def test_the_documented_python_runs(brief, tmp_path):
     pipe = budcache.load("tiny-flux")
     pipe.set_progress_bar_config(disable=True)
     names = {"pipe": pipe, "prompts": ["red apple", "cat face"], "budcache": budcache, "folder": tmp_path}

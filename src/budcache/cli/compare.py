@@ -129,6 +129,14 @@ def compare(
     from budcache.jobs.compare import compare as run
 
     if show_only:
+        asked_for: dict[str, object] = {"--budgets": budgets, "--methods": methods, "--metrics": metrics}
+        asked_for |= {"--policy": policy, "--timed": timed, "--prompts": prompts, "--count": count}
+        asked_for |= {"--calibration": calibration, "--dry-run": dry_run}
+        if given := [name for name, value in asked_for.items() if value]:
+            raise SearchError(
+                f"--show-only shows what was last asked for in {folder}, so {given[0]} has no effect. Leave it out, or "
+                "compare with it: what is drawn already is not drawn again."
+            )
         _tell(show(folder), folder, as_json)
         return
     if model is None or budgets is None:
@@ -151,16 +159,18 @@ def compare(
     if not measured_on:
         raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
     if dry_run:
-        sizes = {"samples": len(measured_on), "calibration": len(learned_on)}
         tell_cost(
             expected(
                 steps=steps,
                 budgets=wanted,
+                prompts=measured_on,
+                calibration=len(learned_on),
                 methods=names,
                 policies=ladders,
                 timed=paired,
                 kind=models.pipeline_class(model),
-                **sizes,
+                seed=seed,
+                folder=folder,
             ),
             as_json,
         )
