@@ -32,7 +32,8 @@ def browser():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """A page with pictures and one with videos, and the comparison that they are of."""
-    found, home = comparison(prompts=("a cat", "two <b>dogs</b>", 'red, and "blue"')), tmp_path_factory.mktemp("page")
+    found = between(comparison(prompts=("a cat", "two <b>dogs</b>", 'red, and "blue"')))
+    home = tmp_path_factory.mktemp("page")
     draw(found, home)
     (home / "budcache.ladder.json").touch()
     videos = tmp_path_factory.mktemp("videos")
@@ -62,8 +63,31 @@ def test_people_can_use_it(width, theme, browser, pages, tmp_path):
     assert Comparison.load(tmp_path / "comparison.json") == found
     assert numbers(tmp_path / "comparison.csv") == numbers(write_csv(found, tmp_path / "beside.csv"))
     rows = numbers(tmp_path / "samples.csv")
-    assert len(rows) == len(found.entries) * len(found.prompts)
+    settings = [each for entry in found.entries for each in (entry, entry.second) if each is not None]
+    assert len(rows) == len(settings) * len(found.prompts)
     assert [row["prompt"] for row in rows[:3]] == list(found.prompts)
+    for entry in found.entries:  # of two settings both, with the shares that make up the row
+        mine = [row for row in rows if (row["method"], row["budget"]) == (entry.method, entry.budget)]
+        for number, value in enumerate(entry.quality("psnr") or ()):
+            shared = [row["share"] * row["psnr"] for row in mine if row["sample"] == number]
+            assert mine[-1]["share"] == pytest.approx(entry.share if entry.second else 1.0)
+            assert len(shared) == 1 + (entry.second is not None)
+            assert sum(shared) == pytest.approx(value)
+
+
+def worse(entry):
+    return {name: tuple(0.9 * value for value in row) for name, row in entry.values.items()}
+
+
+def between(found):
+    """The same comparison with a second setting of TeaCache, which makes fewer calls than it may."""
+    entries = [
+        entry.model_copy(update={"second": entry.model_copy(update={"calls": (2,) * 3, "values": worse(entry)})})
+        if entry.method == "teacache"
+        else entry
+        for entry in found.entries
+    ]
+    return found.model_copy(update={"entries": tuple(entries)})
 
 
 def numbers(path):

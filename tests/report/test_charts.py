@@ -67,6 +67,30 @@ def test_bands_are_one_standard_error_wide_and_points_alone_have_whiskers():
     assert all(line["band"] == "" and line["marks"][0]["ends"] for line in it["lines"])
 
 
+def test_at_one_budget_methods_stand_side_by_side_in_order():
+    chart = curve(comparison(budgets=(5,)), PSNR)
+    for _, it in svg.placed(chart).sizes:
+        marks = [
+            (line["marks"][0]["x"], mark.y)
+            for line, (mark,) in zip(it["lines"], (each.marks for each in chart.lines), strict=True)
+        ]
+        assert sorted(marks) == sorted(marks, key=lambda mark: mark[1]), "the higher, the further to the right"
+        assert len({x for x, _ in marks}) == len(marks), "nobody hides another"
+        assert all(it["left"] < x < it["right"] for x, _ in marks)
+        assert not it["columns"], "where they stand says nothing of calls"
+    assert "5 model calls" in chart.x and "at 5 model calls" in chart.about
+
+
+def test_at_one_budget_the_name_of_who_made_other_calls_says_so():
+    found = comparison(budgets=(5,))
+    entries = [
+        entry.model_copy(update={"calls": (8,) * len(entry.calls)}) if entry.method == "teacache" else entry
+        for entry in found.entries
+    ]
+    names = [line.title for line in curve(found.model_copy(update={"entries": tuple(entries)}), PSNR).lines]
+    assert [name for name in names if "calls" in name] == ["teacache, 8 calls"]
+
+
 @given(st.lists(st.floats(-50, 450), min_size=1, max_size=24))
 def test_names_lie_apart_in_the_order_of_their_lines(wanted):
     gap, low, high = 15, 0, 24 * 15

@@ -6,10 +6,11 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from comparisons import STEPS, comparison, draw
+from comparisons import PSNR, STEPS, comparison, draw
 
-from budcache.comparison import headline
-from budcache.comparison.verdict import why_this_budget
+from budcache.comparison import best_other, headline
+from budcache.comparison.table import NOTES, notes
+from budcache.comparison.verdict import main_budget, why_this_budget
 from budcache.report.page import page, write
 
 HOSTILE = "<script>alert('x')</script> \" & a cat"
@@ -111,7 +112,7 @@ def test_everything_is_on_it(shown):
     assert "DiCache: its trunk is not known." in words
     assert "seeds 10000 to 10002" in words
     assert "1 thread, float32" in words
-    assert "up to 2 pairs of a full run and a run of the method" in words
+    assert "latencynot measured" in words, "nobody was timed"
     assert "budcache.applied(pipe, 'budcache.ladder.json', budget=5)" in words
     assert "sample-calls spent" in words
 
@@ -155,6 +156,43 @@ def test_it_says_why_it_puts_a_budget_forward(budgets, says):
     assert found.startswith(says) and bool(found) == bool(says)
 
 
+def test_the_budget_put_forward_is_one_that_ours_has():
+    found = comparison(budgets=(3, 4, 5, 6, 7))
+    lacking = found.model_copy(
+        update={"entries": tuple(e for e in found.entries if e.method != "budcache" or e.budget in (3, 4, 7))}
+    )
+    assert (main_budget(found), main_budget(lacking)) == (5, 4)
+    without = found.model_copy(update={"entries": tuple(e for e in found.entries if e.method != "budcache")})
+    assert main_budget(without) == 5 and why_this_budget(without) == ""
+
+
+def test_another_policy_of_ours_is_not_the_best_of_the_others():
+    found = comparison(methods=("uniform", "policy:budcache, careful", "policy:somebody's", "budcache"))
+    titled = [e.model_copy(update={"title": e.title.removeprefix("policy:")}) for e in found.entries]
+    found = found.model_copy(update={"entries": tuple(titled)})
+    means = {e.method: e.summed(PSNR).mean for e in found.at(5) if "budcache" not in e.method}
+    assert best_other(found, 5, PSNR).method == max(means, key=means.get)
+    assert len(means) == 2
+    brought = comparison(methods=("uniform", "policy:mine", "policy:budcache.json"))
+    brought = brought.model_copy(
+        update={
+            "entries": tuple(e.model_copy(update={"title": e.title.removeprefix("policy:")}) for e in brought.entries)
+        }
+    )
+    (rival,) = (e for e in brought.at(5) if e.method == "policy:budcache.json")
+    raised = {name: tuple(value + 100 for value in row) for name, row in rival.values.items()}
+    entries = (e if e != rival else rival.model_copy(update={"values": raised}) for e in brought.entries)
+    brought = brought.model_copy(update={"entries": tuple(entries)})
+    assert brought.ours == "policy:mine"
+    assert best_other(brought, 5, PSNR).method == rival.method, "where budcache has not searched, a name is only a name"
+
+
+def test_methods_that_were_not_checked_against_their_authors_code_are_named():
+    said = NOTES["unchecked"].format("l2p")
+    assert said in notes(comparison(methods=("uniform", "l2p", "budcache")))
+    assert not any("written after the paper" in line for line in notes(comparison()))
+
+
 def test_there_is_a_style_for_every_tab_of_a_long_comparison(tmp_path):
     found = comparison(budgets=tuple(range(1, 11)))
     text = page(found, tmp_path)
@@ -186,6 +224,9 @@ def test_a_speed_up_that_is_not_known_is_not_printed(tmp_path):
     assert "2.0×" in timed((0.5, 0.5, 0.51, 0.5, 0.49) * 5)
     assert "not measurable here" not in timed((0.5, 0.5, 0.51, 0.5, 0.49) * 5)
     assert "not measurable here" in timed((0.5, 0.9, 0.45, 2.0, 0.6) * 5)
+    assert "up to 25 pairs of a full run and a run of the method" in timed((0.5,) * 25)
+    known, unknown = (timed(seconds).count("not timed") for seconds in ((0.5,) * 25, (0.5, 0.9, 0.45, 2.0, 0.6) * 5))
+    assert known == unknown > 0, "who was timed in vain was timed"
 
 
 def test_missing_pictures_do_not_keep_it_from_being_written(tmp_path):
@@ -264,11 +305,11 @@ def test_the_headline_says_so_where_a_better_one_took_more_calls():
 
 def test_it_says_on_how_many_prompts_each_was_made(tmp_path):
     words = "".join(Reader(page(comparison(), tmp_path)).text)
-    assert "calibrated onbudcache: 24 prompts; settings of the others: 4 prompts" in words
+    assert "calibrated on24 prompts: budcache; 4 prompts: teacache" in words
     assert "authors" not in words
     with_theirs = comparison(methods=("authors", "budcache"))
     words = "".join(Reader(page(with_theirs, tmp_path)).text)
-    assert "budcache: 24 prompts; authors: 2 prompts" in words
+    assert "24 prompts: budcache; 2 prompts: authors" in words
 
 
 def test_the_file_to_use_is_one_that_is_there(tmp_path):

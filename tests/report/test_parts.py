@@ -170,6 +170,25 @@ def test_a_page_without_room_for_the_numbers_says_where_they_are(tmp_path, monke
     assert 'data-export="' not in text
 
 
+def between_settings(count):
+    """TeaCache with a second setting, of so many samples: 2 calls, and 8."""
+    found = comparison(prompts=tuple(f"prompt {n}" for n in range(count)), methods=("teacache",), budgets=(5,))
+    entry = found.entry("teacache", 5).model_copy(update={"calls": (2,) * count, "memory": 5, "full_memory": 6})
+    second = entry.model_copy(update={"calls": (8,) * count, "memory": 7, "full_memory": 9})
+    return found.model_copy(update={"entries": (found.full, entry.model_copy(update={"second": second}))})
+
+
+def test_dots_are_of_both_settings_however_many_samples_there_are():
+    (row,) = promises.spreads(between_settings(300), 5)
+    assert row.calls.text == "2 to 8"
+    assert row.calls.low < row.calls.target < row.calls.high
+
+
+def test_peak_memory_is_that_of_both_settings():
+    found = between_settings(2)
+    assert (found.memory(found.entry("teacache", 5)), found.memory(found.full)) == (7, 9)
+
+
 def test_promises_stand_beside_what_came_of_them(tmp_path):
     qualities = {3: Quality(psnr=25.04, psnr_error=1.5, samples=4, used_to_choose=True), 5: None, 7: Quality(psnr=9)}
     ladder = Ladder.of(Policy(mask=Mask.uniform(STEPS, budget), quality=each) for budget, each in qualities.items())

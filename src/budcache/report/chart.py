@@ -54,6 +54,7 @@ class Chart:
         level: a value to mark by a line across.
         logarithmic: whether equal ratios have equal distances upwards; no value is then 0 or less.
         falling: whether lines are stairs: what was found stays until something better is.
+        alone: whether every line is a single mark: they stand side by side in order, whatever their x.
         about: the chart in one sentence, for those who cannot see it.
     """
 
@@ -64,6 +65,7 @@ class Chart:
     level: float | None = None
     logarithmic: bool = False
     falling: bool = False
+    alone: bool = False
     about: str = ""
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from budcache.comparison.result import Comparison, Entry, Measure
+from budcache.comparison.result import CLOSE, Comparison, Entry, Measure
 from budcache.report.chart import OURS, Chart, Line, Mark, Style, ticks
 from budcache.report.strips import Strip, strip
 from budcache.wording import several
@@ -67,15 +67,22 @@ def curve(comparison: Comparison, measure: Measure) -> Chart | None:
             marks.setdefault(entry.method, []).append(Mark(entry.mean_calls, found.mean, found.error, label, note))
     if not marks:
         return None
-    looks, full = styles(comparison), comparison.full.summed(measure)
-    drawn = [Line(comparison.methods[name], looks[name], tuple(sorted(those))) for name, those in marks.items()]
+    looks, full, alone = styles(comparison), comparison.full.summed(measure), len(comparison.budgets) == 1
+    drawn = []
+    for name, those in marks.items():
+        method, calls = comparison.methods[name], those[0].x
+        if alone and abs(calls - comparison.budgets[0]) > CLOSE:  # side by side, its place does not tell
+            method += f", {calls:.3g} calls"
+        drawn.append(Line(method, looks[name], tuple(sorted(those))))
+    where = f"at {comparison.budgets[0]} model calls" if alone else "over model calls"
     return Chart(
-        x="model calls per sample",
+        x=f"{comparison.budgets[0]} model calls per sample" if alone else "model calls per sample",
         y=f"{measure.title} {measure.unit}".strip(),
         lines=tuple(sorted(drawn, key=lambda line: line.style.strong)),
         dots={},
         level=None if full is None else full.mean,
-        about=f"{measure.title} over model calls of {several(len(marks), 'method')}; the table below has the numbers.",
+        alone=alone,
+        about=f"{measure.title} {where} of {several(len(marks), 'method')}; the table below has the numbers.",
     )
 
 

@@ -16,8 +16,6 @@ from budcache.wording import several
 
 __all__ = ["Dots", "Kept", "Spread", "kept", "spreads"]
 
-MOST_DOTS = 200
-
 
 class Dots(NamedTuple):
     """One number per sample on a bar: where the dots lie in percent of it, and their range in words."""
@@ -34,7 +32,7 @@ class Spread(NamedTuple):
 
     entry: Entry
     calls: Dots
-    times: Dots | None  # of the timed runs, each in its pair; None where not timed
+    times: Dots | None  # of the timed runs, each in its pair; None where they tell no speed
     speed: str
     range: str
 
@@ -43,12 +41,15 @@ def spreads(comparison: Comparison, budget: int) -> list[Spread]:
     """Calls and times: what can be promised beforehand, and what cannot."""
     entries = ours_first(comparison, budget)
     times = {entry.method: _shares(entry) for entry in entries}
-    most = max((max(entry.calls) for entry in entries), default=1) * 1.08
+    calls = {
+        entry.method: [n for each in (entry, entry.second) if each is not None for n in each.calls] for entry in entries
+    }
+    most = max((max(made) for made in calls.values()), default=1) * 1.08
     longest = max((share for shares in times.values() for share in shares), default=1) * 1.08
     return [
         Spread(
             entry,
-            _dots(entry.calls, most, budget / most, "{:g}", ""),
+            _dots(calls[entry.method], most, budget / most, "{:g}", ""),
             _dots(times[entry.method], longest, None, "{:.0f}", "%") if times[entry.method] else None,
             *speed(entry),
         )
@@ -76,7 +77,7 @@ def speed(entry: Entry) -> tuple[str, str]:
 def _dots(values: Sequence[float], end: float, target: float | None, form: str, unit: str) -> Dots:
     low, high = form.format(min(values)), form.format(max(values))
     text = f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
-    places = sorted({round(100 * value / end, 1) for value in values[:MOST_DOTS]})
+    places = sorted({round(100 * value / end, 1) for value in values})
     path = "".join(f"M{place} 5h0" for place in places)
     return Dots(text, path, places[0], places[-1], None if target is None else round(100 * target, 1))
 

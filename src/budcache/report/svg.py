@@ -104,11 +104,20 @@ class _Field:
 
     def _whole(self) -> list[float]:
         """Values to write below the chart: there are no halves of calls, and none below zero."""
+        if self.data.alone:
+            return []
         most = min((self.right - LEFT) // 36, math.ceil(self.high_x - self.low_x))
         return [value for value in ticks(self.low_x, self.high_x, most) if value >= 0 and value == int(value)]
 
     def x(self, value: float) -> float:
         return round(LEFT + (value - self.low_x) / (self.high_x - self.low_x) * (self.right - LEFT), 1)
+
+    def _at(self, line: Line, mark: Mark) -> float:
+        """Where a mark stands; lines of one mark each stand side by side in order of size."""
+        if not self.data.alone:
+            return self.x(mark.x)
+        place = sorted(self.data.lines, key=lambda each: each.marks[0].y).index(line)
+        return round(LEFT + (place + 0.7) / len(self.data.lines) * (self.right - LEFT), 1)
 
     def y(self, value: float) -> float:
         return self._y(self._scaled(value))
@@ -126,7 +135,7 @@ class _Field:
     def _end(self, line: Line, name: str, level: float) -> dict[str, Any]:
         """A line's name, and the thin line that leads to it from the line's end."""
         last = line.marks[-1]
-        x, y = self.x(last.x), self.y(last.y)
+        x, y = self._at(line, last), self.y(last.y)
         start, at = min(x + 7, self.right), self.right + 12
         text = name if len(name) <= self.letters else name[: self.letters - 1].rstrip() + "…"
         lead = f"M{start} {y}L{max(start, self.right)} {y}L{at} {level:.1f}"
@@ -135,7 +144,7 @@ class _Field:
     def _line(self, line: Line) -> dict[str, Any]:
         marks, free = list[dict[str, Any]](), math.inf
         for mark in reversed(line.marks):
-            x, y, room = self.x(mark.x), self.y(mark.y), DIGIT * len(mark.label) / 2
+            x, y, room = self._at(line, mark), self.y(mark.y), DIGIT * len(mark.label) / 2
             labelled = line.style.strong and x + room < free  # from the right, as long as figures do not touch
             free = x - room if labelled else free
             label = mark.label if labelled else ""

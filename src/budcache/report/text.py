@@ -122,7 +122,8 @@ def _legend(rungs: tuple[Policy, ...], losses: bool) -> list[RenderableType]:
         if fitted:
             lines.append(f"< the policies were made on these samples; on new prompts expect {LESS} dB less{MORE}")
         elif any(quality.used_to_choose for quality in measured):
-            lines.append("the policies were also chosen by these samples, so on new prompts expect a little less")
+            less = "up to several dB less" if counts and counts[0] < FEW else "a little less"
+            lines.append(f"the policies were also chosen by these samples, so on new prompts expect {less}")
         if counts and counts[0] < FEW and not fitted:
             lines.append("few samples: prompts differ by several dB, and others may be that much harder or easier")
     return [Text(line, style="dim") for line in lines]

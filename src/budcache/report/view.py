@@ -103,7 +103,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
     """How it was measured."""
     origin, count = comparison.origin, len(comparison.prompts)
     noise = "noise of their own" if comparison.seed is None else _seeds(comparison.seed, count)
-    timed = max((len(each.full_seconds) for each in comparison.entries if each.method in comparison.methods), default=0)
+    timed = max((each.speed.pairs for each in comparison.entries if each.method in comparison.methods), default=0)
     found = {
         "model": origin.model,
         "pipeline": " / ".join(filter(None, (origin.pipeline, origin.denoiser, origin.scheduler))),
@@ -116,8 +116,10 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
         "differences is undecided",
         "latency": f"median seconds of the denoising loop, text encoders and decoder apart; the speed-up is the median "
-        f"of up to {several(timed, 'pair')} of a full run and a run of the method, with its 95 % interval "
-        f"below; {comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
+        f"of up to {several(timed, 'pair')} of a full run and a run of the method, with its 95 % interval below"
+        if timed
+        else "not measured",
+        "ran on": f"{comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
         "made with": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }
     return {name: str(value) for name, value in found.items() if value}
@@ -137,12 +139,12 @@ def _seeds(first: int, count: int) -> str:
 
 
 def _learned_on(comparison: Comparison) -> str:
-    """How many prompts each was made on; what was only tuned is one group."""
-    found: dict[str, int] = {}
+    """How many prompts each was made on; who was made on equally many stands together, ours first."""
+    found: dict[int, dict[str, None]] = {}
     for entry in sorted(comparison.entries, key=lambda entry: entry.method != comparison.ours):
         if entry.learned_on is not None:
-            found[entry.title if entry.knob is None else "settings of the others"] = entry.learned_on
-    return "; ".join(f"{name}: {several(count, 'prompt')}" for name, count in found.items())
+            found.setdefault(entry.learned_on, {})[entry.title] = None
+    return "; ".join(f"{several(count, 'prompt')}: {', '.join(names)}" for count, names in found.items())
 
 
 def ladder_file(comparison: Comparison, folder: Path) -> str | None:

@@ -134,7 +134,7 @@ describe(`at ${width} pixels, ${theme}`, () => {
     const buttons = page.locator("[data-export]");
     for (let number = 0; number < 3; number += 1) await saved(page, buttons.nth(number));
     const samples = readFileSync(join(PAGE_OUT, "samples.csv"), "utf8").split("\n");
-    assert.equal(samples[0], "method,budget,sample,prompt,calls,seconds,psnr,lpips,clip-b");
+    assert.equal(samples[0], "method,budget,setting,share,sample,prompt,calls,seconds,psnr,lpips,clip-b");
     await page.locator("summary", { hasText: "search" }).click();
     for (const button of await page.locator(".png:visible").all()) {
       const file = readFileSync(await saved(page, button));

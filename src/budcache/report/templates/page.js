@@ -59,13 +59,18 @@ if (one("#copy")) {
   };
   const cell = (value) => (/[",\n\r]/.test(value ?? "") ? `"${String(value).replaceAll('"', '""')}"` : value ?? "");
   const csv = (rows) => [Object.keys(rows[0]), ...rows.map(Object.values)].map((row) => row.map(cell).join(",")).join("\n") + "\n";
-  const samples = ({ entries, prompts }) => entries.flatMap((entry) => prompts.map((prompt, i) => {
-    const values = Object.fromEntries(Object.keys(entries.at(-1).values).map((name) => [name, entry.values[name]?.[i]]));
-    return { method: entry.method, budget: entry.budget, sample: i, prompt, calls: entry.calls[i], seconds: entry.seconds[i], ...values };
+  // Where a method lies between two settings, both stand there, each with its share of the row.
+  const settings = (entry, share) => (entry.second
+    ? [[entry, 1 - share], [{ ...entry.second, method: entry.method }, share]] : [[entry, 1]]);
+  const both = ({ comparison, shares }) => comparison.entries.flatMap((entry, i) => settings(entry, shares[i]));
+  const samples = (data) => both(data).flatMap(([entry, share]) => data.comparison.prompts.map((prompt, i) => {
+    const values = Object.fromEntries(Object.keys(data.comparison.entries.at(-1).values).map((name) => [name, entry.values[name]?.[i]]));
+    const { method, budget, knob } = entry;
+    return { method, budget, setting: knob ?? "", share, sample: i, prompt, calls: entry.calls[i], seconds: entry.seconds[i], ...values };
   }));
   const exports = {
     csv: ["comparison.csv", "text/csv", (data) => csv(data.rows)],
-    samples: ["samples.csv", "text/csv", (data) => csv(samples(data.comparison))],
+    samples: ["samples.csv", "text/csv", (data) => csv(samples(data))],
     json: ["comparison.json", "application/json", (data) => JSON.stringify(data.comparison, null, 2)],
   };
   for (const button of all("[data-export]")) {
