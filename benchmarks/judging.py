@@ -58,17 +58,16 @@ class Judge:
 
     def lead(self, one: Policy, other: Policy, by: str = "psnr") -> Lead:
         """How far one policy is ahead of another, prompt by prompt."""
-        rows = [(self(policy), self.rows[self._key(policy)][by])[1] for policy in (one, other)]
-        apart = np.subtract(*rows)
+        apart = np.subtract(self.ratios(one, by), self.ratios(other, by))
         return Lead(float(apart.mean()), standard_error(apart.tolist()))
 
     def _key(self, policy: Policy) -> str:
         return policy.model_dump_json(exclude={"origin", "quality", "refined", "title"})
 
-    def ratios(self, policy: Policy) -> list[float]:
-        """The PSNR of every prompt's picture."""
+    def ratios(self, policy: Policy, by: str = "psnr") -> list[float]:
+        """The PSNR of every prompt's picture, or its SSIM."""
         self(policy)
-        return self.rows[self._key(policy)]["psnr"]
+        return self.rows[self._key(policy)][by]
 
     def _ratios(self, pictures: list[Any]) -> list[float]:
         return [min(psnr(a, b), 100.0) for a, b in zip(pictures, self.full, strict=True)]

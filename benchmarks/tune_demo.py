@@ -1,7 +1,7 @@
-"""The settings of other methods that `budcache demo` uses: it has no time to choose them, so they are chosen here.
+"""The settings of other methods that `budcache demo` uses, and the published search: it has no time for them.
 
 Each method at its best, as in `budcache compare`: chosen on the calibration prompts that the demo searches on, and as
-many of them, by quality at the budget. The file says where it came from and what choosing took (for tiny-flux 19,390
+many of them, by quality at the budget. The file says where it came from and what choosing took (for tiny-flux 23,283
 sample-calls, eight minutes on a busy core). `--model tiny-wan` makes those of `budcache demo --video`. Killed, the same
 command goes on with what its folder holds.
 """
@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 
-from budcache import models
+from budcache import Ladder, models
 from budcache.cli.demo import PICTURES, VIDEOS
 from budcache.comparison.preparing import SETTINGS, Preparation
+from budcache.comparison.searching import searched
 from budcache.events import Event, Progress
 from budcache.jobs.meter import Meter
 
@@ -52,6 +53,13 @@ def main() -> None:
             chosen = preparation.ready(method, budget)[0]
             seconds = time.perf_counter() - begin
             print(f"{seconds:6.0f} s  {method} at {budget} calls: {chosen.knob}", file=sys.stderr, flush=True)
+    if show.published is not None:
+        options = {"kind": type(pipe).__name__, "steps": show.steps, "samples": samples, "seed": 0, "batch": show.batch}
+        found = [
+            searched("authors", pipe, budgets=[budget], ledger=folder / f"{budget}.jsonl", meter=meter, **options)
+            for budget in show.compared
+        ]
+        Ladder.of([ladder[budget] for ladder, budget in zip(found, show.compared, strict=True)]).save(show.published)
     shutil.copy(folder / SETTINGS, out)
     print(f"{out}: {spent[0]} sample-calls")
 

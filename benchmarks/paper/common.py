@@ -36,7 +36,8 @@ from judging import Judge
 # That our one search is made for, so that all experiments can share it; the second are for `--quick`.
 RUNGS, VIDEO_RUNGS = ((5, 6, 7, 8, 9, 10), (2, 3, 4)), ((10, 15, 20), (2, 3))
 # Options that a reader has to know of where they are not the usual ones; sizes and prompts are told anyway.
-CHANGES = ("lora", "lora_scale", "steps", "budgets", "timed", "dtype", "batch", "metrics", "align", "high", "target")
+CHANGES = ("lora", "lora_scale", "steps", "budgets", "dtype", "batch", "metrics", "align", "high", "target")
+CAREFUL = "policy:budcache, care for the worst"  # our search with that option
 LPIPS_WEIGHTS = "checkpoints/alexnet-owt-7be5be79.pth"
 
 
@@ -127,8 +128,7 @@ class Lab:
     def changed(self) -> dict[str, Any]:
         """Options that are not the usual ones and change what is measured."""
         given = {name: value for name, value in vars(self.args).items() if value != self.parser.get_default(name)}
-        told = {name: ",".join(value) or "none" if name == "timed" else str(value) for name, value in given.items()}
-        return {name: value for name, value in told.items() if name in CHANGES}
+        return {name: str(value) for name, value in given.items() if name in CHANGES}
 
     def load(self, model: str, lora: str | None = None) -> Any:
         """A pipeline on the device that was asked for."""
@@ -213,6 +213,10 @@ class Lab:
             name, prompts or self.calibration, wanted, **{"refine": "full" if fit else "none", **options}
         )
 
+    def careful(self) -> Kept:
+        """The same with care for the worst samples."""
+        return self.ours(name="ours-careful", care="worst")
+
     def policies(self, budgets: Sequence[int] = ()) -> dict[str, Ladder]:
         """What most experiments compare: the published search, ours with plain reuse, and ours."""
         wanted = budgets or self.budgets
@@ -237,6 +241,11 @@ class Lab:
 
     # Measuring
 
+    def place(self, name: str, prompts: Sequence[str], pipe: Any, call: Mapping[str, Any]) -> str:
+        """The name of a comparison's folder, which is another one for whatever it depends on."""
+        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
+        return f"{slug(name)}-{short([*facts, list(prompts), self.tuning, dict(call), *adapters(pipe)])}"
+
     def compare(
         self,
         name: str,
@@ -246,9 +255,13 @@ class Lab:
         *,
         pipe: Any = None,
         prompts: Sequence[str] = (),
+        chosen: Path | None = None,
         **call: Any,
     ) -> Comparison:
-        """`budcache.compare` in a folder of its own; policies are used wherever they were made."""
+        """`budcache.compare` in a folder of its own; policies are used wherever they were made.
+
+        `chosen` is a file of settings of other methods that need not be chosen again.
+        """
         pipe, given = self.pipe if pipe is None else pipe, {**self.call, **call}
         # Without where they were made, they are used wherever that is asked; what they were made on is still told.
         bare = {
@@ -257,9 +270,7 @@ class Lab:
         }
         tuning = self.tuning
         measured = list(prompts or self.evaluation)
-        facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
-        facts += [measured, tuning, given, *adapters(pipe)]
-        folder = self.folder / f"{slug(name)}-{short(facts)}"
+        folder = self.folder / self.place(name, measured, pipe, given)
         self.say(f"comparing: {name}")
 
         def watch(event: Event) -> None:
@@ -278,6 +289,7 @@ class Lab:
             policies=bare,
             batch=min(self.args.batch, len(tuning)),
             call=given,
+            settings=chosen,
             timed=[] if self.quick and self.args.timed is None else self.args.timed,
             watch=watch,
             progress=False,
@@ -290,9 +302,26 @@ class Lab:
     # Reporting
 
     def report(
-        self, tables: Sequence[Table], claims: Sequence[Claim], notes: Sequence[str] = (), figures: Sequence[Path] = ()
+        self,
+        tables: Sequence[Table],
+        claims: Sequence[Claim],
+        notes: Sequence[str] = (),
+        figures: Sequence[Path] = (),
+        *,
+        measured: int | None = None,
+        learned: int | None = None,
+        tuned: int | None = None,
     ) -> dict[str, Any]:
-        """Print tables, claims and one JSON line, and keep it all as `result.json`."""
+        """Print tables, claims and one JSON line, and keep it all as `result.json`.
+
+        `measured`, `learned` and `tuned` are how many prompts were measured on, ours was learned on and others tuned
+        on, where those are not the usual ones; 0 where nobody was, or a table or note says it.
+        """
+        counts = {
+            "measured on": len(self.evaluation) if measured is None else measured,
+            "learned on": len(self.calibration) if learned is None else learned,
+            "tuned on": len(self.tuning) if tuned is None else tuned,
+        }
         result = {
             "experiment": self.name,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -302,11 +331,7 @@ class Lab:
             "adapters": list(adapters(self.pipe)),
             "steps": self.steps,
             "budgets": self.budgets,
-            "prompts": {
-                "measured on": len(self.evaluation),
-                "learned on": len(self.calibration),
-                "tuned on": len(self.tuning),
-            },
+            "prompts": {name: count for name, count in counts.items() if count},
             "options": self.changed,
             "call": self.call,
             "versions": {"budcache": budcache.__version__, "torch": torch.__version__},

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     panels = [lambda axes, found=found, name=name: draw(axes, found, name) for name, found in runs.items()]
     figure = plots.save(lab.folder / "convergence.png", *panels)
     title = f"Two starts at {budget} calls; {CONVERGENCE_SOURCE} shows curves, not numbers"
-    lab.report([Table(title, columns, rows)], claims, figures=[figure])
+    lab.report([Table(title, columns, rows)], claims, figures=[figure], learned=0, tuned=0)
 
 
 def trials(history: Sequence[Scored]) -> list[list[Scored]]:

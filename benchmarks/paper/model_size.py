@@ -72,7 +72,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     claims.append(beats(cases, REFITTED, [FITTED], "ours", f"Fitting again on {FEW} prompts of the large one gains"))
     title = f"Policies of a smaller model; beside it {MODEL_SIZE_SOURCE}"
-    table = side_by_side(title, cases, {}, head="budget", made=MADE, elsewhere={"not given": MODEL_SIZE})
+    table = side_by_side(
+        title,
+        cases,
+        {},
+        head="budget",
+        made=lambda _, method: MADE.get(method, ""),
+        elsewhere={"not given": MODEL_SIZE},
+    )
     lab.report([table], claims, left_out([found]))
 
 

@@ -35,7 +35,7 @@ birthday cake, rose, koala, carrot, palm tree, fried egg, tropical fish, avocado
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    lab = Lab("prompt_set", __doc__ or "", argv, more=options)
+    lab = Lab("prompt_set", __doc__ or "", argv, evaluation=64, more=options)  # all that there are of a kind
     budget = lab.budgets[0]
     learned, sets = prompt_sets(lab)
     policies = {
@@ -51,9 +51,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     claims.append(beats(others, "budcache", ["authors"], "ours", text))
     printed = dict.fromkeys(others, PROMPT_SET)
     table = side_by_side(
-        f"One policy of {budget} calls; beside it {PROMPT_SET_SOURCE}", cases, printed, "prompts", made=MADE
+        f"One policy of {budget} calls; beside it {PROMPT_SET_SOURCE}",
+        cases,
+        printed,
+        "prompts",
+        made=lambda _, method: MADE.get(method, ""),
     )
-    lab.report([table], claims, left_out(comparison for comparison, _ in cases.values()))
+    counts = "; ".join(f"{name}: {len(prompts)}" for name, prompts in sets.items())
+    notes = [f"Prompts measured on: {counts}.", *left_out(comparison for comparison, _ in cases.values())]
+    lab.report([table], claims, notes, measured=0, learned=len(learned))
 
 
 def options(parser: argparse.ArgumentParser) -> None:

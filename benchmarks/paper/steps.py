@@ -13,7 +13,7 @@ from typing import Any
 from common import Lab
 from judging import Judge
 from published import STEPS_BEST, STEPS_SOURCE
-from telling import Claim, Table
+from telling import Claim, Table, with_error
 
 from budcache import Mask, Policy
 from budcache.report import plots
@@ -27,8 +27,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     counts = [3, 5, 8] if lab.quick else sorted({budget, *lab.args.counts})
     truth, learned = lab.judge(exact), lab.calibration[: lab.args.few]
     curves: dict[str, dict[int, float]] = {name: {} for name in ("full run of K steps", *NAMES.values())}
+    exactly = list[list[object]]()
     tried: dict[str, dict[int, Policy]] = {name: {} for name in NAMES.values()}
-    imitated = []
+    imitated = list[list[object]]()
     for steps in counts:
         full = Policy(mask=Mask.full(steps))
         policies = dict.fromkeys(NAMES, full)
@@ -42,12 +43,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, policy in policies.items():
             curves[NAMES[name]][steps] = truth(policy)["psnr"]
             tried[NAMES[name]][steps] = policy
-        imitated.append([steps, *(own(policy)["psnr"] for policy in policies.values())])
+        exactly.append([steps, *(with_error(truth.ratios(policy), 2) for policy in (full, *policies.values()))])
+        imitated.append([steps, *(with_error(own.ratios(policy), 2) for policy in policies.values())])
     title = f"PSNR to a run of {exact} steps at {budget} calls; {STEPS_SOURCE} has its top at {STEPS_BEST} steps"
-    exactly = [[steps, *(curve[steps] for curve in curves.values())] for steps in counts]
     tables = [
         Table(title, ["K", *curves], exactly),
-        Table(f"PSNR to the full run of K steps at {budget} calls", ["K", *NAMES.values()], imitated),
+        Table(
+            f"PSNR to the full run of K steps at {budget} calls (100: the same pictures)",
+            ["K", *NAMES.values()],
+            imitated,
+        ),
     ]
     claims = [peak(curves[name], name, truth, tried[name]) for name in NAMES.values()]
 
@@ -56,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         axes.set_xlabel("steps K")
 
     figure = plots.save(lab.folder / "steps.png", panel)
-    lab.report(tables, claims, figures=[figure])
+    lab.report(tables, claims, figures=[figure], learned=len(learned), tuned=0)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +42,15 @@ class Table:
         return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
+GOAL = "our goal"
+
+
 @dataclass
 class Claim:
     """Something that the paper says, and what is the case here.
 
     Args:
-        source: where it says so; "ours" is a claim of budcache's own.
+        source: where it says so; "ours" is a claim of budcache's own, and `GOAL` one that was set before measuring.
         text: the claim.
         cases: whether it is so, by case; None where chance could have made the difference.
         found: the numbers.
@@ -69,7 +72,7 @@ class Claim:
                 return word
         unsure = [f"undecided in: {', '.join(by[None])}"] * bool(by[None])
         if not by[True]:
-            return ", ".join(["does not hold", *unsure])
+            return ", ".join(["does not hold where it is decided", *unsure]) if unsure else "does not hold"
         wrong = [f"not in: {', '.join(by[False])}"] * bool(by[False])
         return ", ".join([f"holds in {len(by[True])} of {len(self.cases)} cases", *wrong, *unsure])
 
@@ -89,27 +92,29 @@ def side_by_side(
     cases: Mapping[str, Case],
     published: Cases,
     head: str = "case",
-    made: Mapping[str, str] | None = None,
+    made: Callable[[str, str], str] | None = None,
     elsewhere: Cases | None = None,
 ) -> Table:
     """Every method in every case: what was measured here, then what the paper prints of the same metrics.
 
     Args:
-        made: for each method what is carried over and what is made anew, where that is the question.
+        made: for a case and a method what is carried over and what is made anew, where that is the question.
         elsewhere: what the paper prints of cases that were not measured here, by its calls: rows of their own.
     """
     measures = next(iter(cases.values()))[0].measures
     alone = elsewhere or {}
     theirs = {name for methods in (*published.values(), *alone.values()) for row in methods.values() for name in row}
     printed = {"speedup": "speed-up"} if "speedup" in theirs else {}
-    printed |= {measure.name: measure.title for measure in measures if measure.name in theirs}
+    same = {measure.name: measure.title for measure in measures if measure.name in theirs}
+    # Where the paper prints none of the metrics that were measured here, those that it does print.
+    printed |= same or {name: METRICS[name].title for name in METRICS if name in theirs}
     columns = [head, "method", *["made"] * (made is not None), "calls", "call-eq.", "loop s", "speed-up"]
     columns += [name for measure in measures for name in (f"{measure.title} ± error", f"{measure.tail_name}")]
     rows = []
     for case, (comparison, budget) in cases.items():
         for entry in comparison.at(budget):
             over = " (too few)" if entry.falls_short else "" if entry in comparison.within(budget) else " (too many)"
-            row = [case, entry.title, *([] if made is None else [made.get(entry.method, "")])]
+            row = [case, entry.title, *([] if made is None else [made(case, entry.method)])]
             row += [entry.calls_text + over, entry.mean_equivalents, comparison.latency(entry), entry.speed.text]
             for measure in measures:
                 found = entry.summed(measure)
@@ -246,6 +251,8 @@ def tails(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: st
         if mine is None or not others:
             continue
         leads = {e.title: apart for e in others if (apart := tail_lead(mine, e, measure)) is not None}
+        if not leads:
+            continue
         title, least = min(leads.items(), key=lambda each: each[1].mean)
         verdicts[case] = of_all(leads.values())
         found.append(f"{case}: {told(least, measure.digits)} {measure.unit} ({title})")

@@ -60,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     made = {"teacache": ANEW, "authors": "carried over", "budcache-plain": "carried over", MASK: "carried over"}
     made |= {"budcache": "carried over, blends too", REFITTED: "mask carried over, blends refitted"}
     title = f"One policy of {budget} calls; beside it {TRANSFER_SOURCE}"
-    table = side_by_side(title, cases, TRANSFER, head="setting", made=made)
+
+    def how(case: str, method: str) -> str:
+        return made.get(method, "") if case != SOURCE else "tuned here" if method == "teacache" else "searched here"
+
+    table = side_by_side(title, cases, TRANSFER, head="setting", made=how)
     lab.report([table], claims, notes + left_out(comparison for comparison, _ in cases.values()))
 
 

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     made = {"teacache": "tuned anew", "budcache-plain": "carried over", OWN: "carried over", MIXED: "carried over"}
     title = f"One policy of {budget} of {lab.steps} calls"
-    table = side_by_side(title, cases, {}, head="setting", made=made)
+    table = side_by_side(title, cases, {}, head="setting", made=lambda _, method: made.get(method, ""))
     lab.report([table], claims, left_out(found for found, _ in cases.values()))
 
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         beats(cases, "authors", ["teacache"], source, text.format("the published search")),
         beats(cases, "budcache", ["teacache"], source, text.format("budcache")),
         beats(cases, "budcache", rivals, "ours", "At equal calls budcache is nearer than every other method shown"),
-        tails(cases, "budcache", rivals, "ours", "The same of the 5th percentile"),
+        tails(cases, "budcache", rivals, "ours", "The same for the 5th percentile"),
         ahead_by(
             cases,
             ["teacache", "authors"],

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).parents[2] / "benchmarks" / "paper"
-QUICK = ("few_steps", "convergence")
-LONG = ("transfer", "video_settings", "main_table", "low_budget", "prompt_set", "published_masks")
-LONG += ("model_size", "intensity", "steps", "video_table")
+QUICK = ("convergence",)
+LONG = ("few_steps", "transfer", "video_settings", "main_table", "low_budget", "prompt_set", "published_masks")
+LONG += ("model_size", "intensity", "steps", "video_table", "tails", "luck")
 SCRIPTS = (*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG))
 pytestmark = pytest.mark.xdist_group("paper")  # what one experiment has searched, others take
 
@@ -78,6 +78,7 @@ def test_each_experiment_ends_well_and_keeps_its_result(name, run, home):
     assert all((kept / figure).stat().st_size > 0 for figure in result["figures"])
 
 
+@pytest.mark.slow
 def test_the_distilled_model_stands_beside_the_plain_one(run, paper):
     result, _ = run("few_steps")
     assert result["adapters"][0].startswith("turbo (")
@@ -123,7 +124,12 @@ def test_alignments_that_gained_nothing_say_nothing(paper):
 
 
 def test_claims_are_counted_by_their_verdicts(paper):
-    verdicts = ["holds", "holds in 1 of 2 cases, not in: b", "does not hold, undecided in: c", "undecided"]
+    verdicts = [
+        "holds",
+        "holds in 1 of 2 cases, not in: b",
+        "does not hold where it is decided, undecided in: c",
+        "undecided",
+    ]
     claims = [{"verdict": verdict} for verdict in [*verdicts, "could not be tested"]]
     assert paper("collect").counts(claims) == (1, 1, 1, 1, 1)
 
@@ -260,6 +266,7 @@ def test_alignment_takes_all_the_prompts_that_it_asks_for(paper, home):
         assert not set(found.learned) & set(found.evaluation)
 
 
+@pytest.mark.slow
 def test_too_few_prompts_to_align_on_are_said(run):
     result, told = run("low_budget", "--align", 9)
     assert "Aligned on 4 prompts, not on 9" in told
@@ -284,7 +291,7 @@ def test_the_papers_claims_are_judged_where_it_prints_figures(paper):
         ({"a": None}, "undecided"),
         ({"a": True, "b": None}, "holds in 1 of 2 cases, undecided in: b"),
         ({"a": True, "b": False, "c": None}, "holds in 1 of 3 cases, not in: b, undecided in: c"),
-        ({"a": False, "b": None}, "does not hold, undecided in: b"),
+        ({"a": False, "b": None}, "does not hold where it is decided, undecided in: b"),
     ],
 )
 def test_a_claim_is_judged_by_its_cases(paper, cases, verdict):

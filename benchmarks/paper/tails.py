@@ -1,0 +1,126 @@
+"""The bad tail: the 5th percentile over several seeds of every prompt, ours and who came nearest in the main table.
+
+The 5th percentile of 64 samples is made by the worst four of them, too few to tell methods apart. More seeds make it
+steadier; as samples of one prompt are alike, all errors are those of drawing the prompts again, each with all its
+seeds. Ours is there twice: as it is by default, and searched with care for the worst samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from common import CAREFUL, Lab
+from telling import Claim, Table, of_all, paired, told, with_error
+
+from budcache.comparison import Lead, percentile_lead
+from budcache.comparison.methods import METHODS, SOLVERS
+
+# Those that need no choice of settings, and those that came nearest in the main table.
+RIVALS = ("fewer-steps", "uniform", *SOLVERS, "dicache", "taylorseer", "l2p")
+OURS = {"budcache": "budcache", CAREFUL: "budcache with care for the worst"}
+
+Values = Mapping[str, np.ndarray]  # of every method, by seed and prompt
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    lab = Lab("tails", __doc__ or "", argv, budgets=((5, 6, 8, 9, 10), (3,)), evaluation=64, more=options)
+    seeds = 2 if lab.quick else lab.args.seeds
+    ours = {"budcache": lab.ours().ladder, CAREFUL: lab.careful().ladder}
+    found = lab.compare("tails", lab.budgets, RIVALS, ours, prompts=lab.evaluation * seeds, chosen=chosen(lab))
+    cases = {
+        f"{budget} calls": {
+            entry.method: np.reshape(values, (seeds, -1))
+            for entry in found.within(budget)
+            if (values := entry.quality("psnr")) is not None
+        }
+        for budget in lab.budgets
+    }
+    claims = [
+        ahead(
+            cases, who, RIVALS, how, f"{what} of {OURS[who]} is above that of each of the others shown, at equal calls"
+        )
+        for who in OURS
+        for what, how in (("The 5th percentile", tail), ("The mean", mean))
+    ]
+    text = "Care for the worst raises the 5th percentile of budcache"
+    claims.append(ahead(cases, CAREFUL, ["budcache"], tail, text))
+    title = f"PSNR of {len(lab.evaluation)} prompts with {seeds} seeds each"
+    note = (
+        "Other methods' settings are chosen by their mean, as in the main table; only care for the worst is for tails."
+    )
+    lab.report([table(title, cases)], claims, [note])
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=3, help="of every prompt")
+
+
+def chosen(lab: Lab) -> Path | None:
+    """The settings that the main table has chosen, if it was made here: they need not be chosen again."""
+    file = lab.folder.parent / "main_table" / lab.place("main", lab.evaluation, lab.pipe, lab.call) / "settings.json"
+    return file if file.exists() else None
+
+
+def table(title: str, cases: Mapping[str, Values]) -> Table:
+    """Every method's mean and tail, and how far ours is ahead of its tail."""
+    rows = [
+        [
+            case,
+            OURS.get(name) or METHODS[name],
+            with_error(each.mean(0).tolist(), 2),
+            bad_end(each),
+            *(told(tail(values[who], each), 2) if name in RIVALS else None for who in OURS),
+        ]
+        for case, values in cases.items()
+        for name, each in values.items()
+    ]
+    columns = [
+        "budget",
+        "method",
+        "PSNR ± error",
+        "p5 ± error",
+        *(f"{name}'s p5 ahead by" for name in ("budcache", "careful")),
+    ]
+    return Table(title, columns, rows)
+
+
+def bad_end(values: np.ndarray) -> str:
+    """The 5th percentile and its error."""
+    found = percentile_lead(values, np.zeros_like(values), 5)
+    return f"{found.mean:.2f} ± {found.error or 0:.2f}"
+
+
+def ahead(
+    cases: Mapping[str, Values],
+    who: str,
+    rivals: Sequence[str],
+    how: Callable[[np.ndarray, np.ndarray], Lead],
+    text: str,
+) -> Claim:
+    """One of ours is above each of some others at equal calls, by more than chance."""
+    verdicts, numbers = dict[str, bool | None](), list[str]()
+    for case, values in cases.items():
+        leads = {name: how(values[who], values[name]) for name in rivals if {who, name} <= set(values)}
+        if not leads:
+            continue
+        verdicts[case] = of_all(leads.values())
+        nearest = min(leads, key=lambda name: leads[name].mean)
+        numbers.append(f"{case}: {told(leads[nearest], 2)} dB ({METHODS[nearest]})")
+    return Claim("ours", text, verdicts, ", ".join(numbers))
+
+
+def mean(mine: np.ndarray, theirs: np.ndarray) -> Lead:
+    """How far one mean is ahead of another, prompt by prompt."""
+    return paired(mine.mean(0).tolist(), theirs.mean(0).tolist())
+
+
+def tail(mine: np.ndarray, theirs: np.ndarray) -> Lead:
+    """How far one tail is ahead of another, and its error by drawing the prompts again."""
+    return percentile_lead(mine, theirs, 5)
+
+
+if __name__ == "__main__":
+    main()
