@@ -1,7 +1,7 @@
 """Make the documentation's pictures of the report and of the studio anew. `make browser` comes before.
 
-budcache compare tiny-flux --budgets 6,10 --count 24 --calibration-count 12 --timed none --out out/images
-    (the pictures that are there: `budcache.compare` with settings="demo.settings.json" and the demo's methods)
+budcache compare tiny-flux --budgets 5,6,8,9,10 --count 64 --timed none --out out/images
+    (the pictures that are there: the folder of benchmarks/paper/main_table.py, without its rows of other policies)
 python docs/make_images.py out/images    of the report, from a comparison's folder
 python docs/make_images.py studio/tiny-flux    of the studio, from a project in which a search and a comparison are done
 """

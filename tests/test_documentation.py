@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@pytest.mark.slow
 def test_what_is_made_from_docstrings_is_up_to_date():
     done = subprocess.run([sys.executable, ROOT / "docs" / "make_api.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
