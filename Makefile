@@ -17,8 +17,9 @@ studio: $(VENV)/.studio  ## look, find, compare and take away on tiny-flux, in a
 test: $(VENV)/.dev  ## the test suite, without the slow tests
 	$(BIN)/pytest -n auto --dist loadgroup -m "not slow"
 
+# Three processes on two cores: half of the time these tests wait, for a browser, for Ray, for one another.
 test-slow: $(VENV)/.dev  ## the slow tests; those of the page need `make browser` before
-	$(BIN)/pytest -n auto --dist loadgroup -m slow
+	$(BIN)/pytest -n 3 --dist loadgroup -m slow
 
 browser:  ## Chromium, Playwright and axe-core, which the slow tests of the page need
 	@# Only what is missing: a Node that did not come from Debian brings its own npm, and Debian's would conflict with it.

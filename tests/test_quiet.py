@@ -16,6 +16,7 @@ def printed(program):
     return done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [

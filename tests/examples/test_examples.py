@@ -27,6 +27,7 @@ def test_every_script_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SCRIPTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script(name, tmp_path, monkeypatch, capsys):
     model, options, drawn = SCRIPTS[name]
@@ -53,6 +54,7 @@ def test_a_script_names_what_its_recipe_names(name):
         assert f'"--{option}", type=int, default={getattr(found, option)}' in text
 
 
+@pytest.mark.slow
 def test_the_notebook(tmp_path, monkeypatch):
     book = json.loads((EXAMPLES / "budcache.ipynb").read_text(encoding="utf-8"))
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]

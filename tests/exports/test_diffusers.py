@@ -118,6 +118,7 @@ def outside(tmp_path_factory):
     return torch.load(home / "found.pt"), json.loads((home / "said.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "levels", "weights", "rows", "features"])
 def test_at_another_size_it_draws_what_budcache_draws_there(outside, kind):
     """Also on noise levels of its own, which move as the pipeline's do."""

@@ -264,6 +264,7 @@ def test_find_by_name_is_near_and_survives_odd_cards(world):
     assert world.asked_since(before) == ["GET /api/models"], "a listing, and nothing else"
 
 
+@pytest.mark.slow
 def test_find_by_weights_and_the_commands(world):
     """A pipeline is recognised whatever its name; every command takes names of the hub."""
     import budcache
@@ -295,6 +296,7 @@ def test_find_by_weights_and_the_commands(world):
     assert missing[0] == 2 and missing[2].startswith("budcache: the hub has no me/nowhere")
 
 
+@pytest.mark.slow
 def test_a_ladder_of_the_hub_is_read_once_and_leaves_nothing_where_one_works(world):
     """What is checked is what is served, whoever pushes meanwhile; and a measurement has no file to lie beside."""
     before, there = len(world.hub.asked), set(world.folder.iterdir())

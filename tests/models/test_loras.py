@@ -223,6 +223,7 @@ def test_fused_as_it_was_searched_with_is_the_same_model(files):
 # The commands
 
 
+@pytest.mark.slow
 def test_a_lora_goes_through_search_fit_align_generate_and_compare(home, tmp_path, monkeypatch, run_here):
     monkeypatch.chdir(tmp_path)
     few = ["--steps", "4", "--lora", "turbo"]

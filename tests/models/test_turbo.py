@@ -46,6 +46,7 @@ def test_by_name_it_is_what_diffusers_makes_of_its_file(plain):
     assert np.abs(drawn(by_name, 2) - drawn(plain, 2)).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_eight_steps_with_it_are_nearer_to_the_full_run_than_eight_without(plain):
     full, turbo = drawn(plain, 28), models.load("tiny-flux", lora="turbo")
     gained = ratios(drawn(turbo, 8), full) - ratios(drawn(plain, 8), full)

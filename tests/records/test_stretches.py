@@ -92,7 +92,7 @@ def test_runs_of_too_many_steps_are_refused_with_a_sentence():
 
 
 @pytest.mark.parametrize("fitted", [True, False])
-@pytest.mark.parametrize("power", [0.0, 0.5])
+@pytest.mark.parametrize("power", [-0.5, 0.0, 0.5])
 def test_shortest_paths_are_those_of_trying_all(fitted, power):
     _, grams = recorded(steps=8)
     find = ShortestPaths(Stretches(grams, fitted))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 import warnings
 from pathlib import Path
 
@@ -35,10 +34,8 @@ def test_it_is_refused_in_a_sentence(path, tmp_path, monkeypatch):
     shutil.copytree(path.parent, tmp_path / "here")
     warnings.simplefilter("ignore")
     reader, place = FILES[path.relative_to(CORPUS).parts[0]], tmp_path / "here" / path.name
-    said = refusal(lambda: reader.read(place))  # for the first time also with what is loaded late
-    begin = time.process_time()
-    assert refusal(lambda: reader.read(place)) == said
-    assert time.process_time() - begin < 1  # not a benchmark: a promise of every reader, whatever it is given
+    # How long it takes is for `make soak` to judge; who would read for ever is ended by pytest's `timeout`.
+    assert refusal(lambda: reader.read(place)) == refusal(lambda: reader.read(place))
     assert not list(tmp_path.rglob("executed"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def test_kinds_of_the_zoo_keep_the_promises_of_few():
 
 @posix
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count"), [("kills", 5), ("hostile", 500), ("release", 1), ("startup", 2)])
+@pytest.mark.parametrize(("name", "count"), [("kills", 5), ("hostile", 500), ("release", 1)])
 def test_those_that_take_a_process_of_their_own(name, count):
     """They fork, limit their memory or build: not within a process that tests share."""
     command = [sys.executable, "-m", f"soak.{name}", "--count", str(count)]
@@ -91,8 +92,10 @@ def test_of_a_time_that_was_taken_twice_the_least_counts():
     assert found == {"soak": "a", "import": {"seconds": 1.0, "of_processor": 0.3}, "seconds": 9, "parts": 2}
 
 
-def test_a_slow_start_is_broken(monkeypatch):
-    monkeypatch.setattr(startup, "PROGRAMS", {"bare": "pass"})
-    assert "broken" not in startup.soak(seed=0, count=1)
-    monkeypatch.setattr(startup, "LIMIT", 0.0)
-    assert "bare takes" in startup.soak(seed=0, count=1)["broken"]
+@pytest.mark.parametrize("limit", [0.0, math.inf])
+def test_a_start_that_takes_longer_than_it_may_is_broken(limit, monkeypatch):
+    """How long starts take is for `make soak` to judge; here it is whether they run, and whether the limit counts."""
+    monkeypatch.setattr(startup, "LIMIT", limit)
+    found = startup.soak(seed=0, count=1)
+    assert {"bare", "import", "help"} <= found.keys()
+    assert ("import takes" in found.get("broken", "")) == (limit == 0.0)

@@ -87,6 +87,7 @@ print(*asked)
 """
 
 
+@pytest.mark.slow
 def test_importing_everything_asks_no_network():
     """Not even an address is looked up; some libraries try whether this machine has IPv6, which asks nobody."""
     done = subprocess.run([sys.executable, "-c", WATCHING], capture_output=True, text=True, check=True)
