@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -23,10 +24,10 @@ STORE = 128 * 2**20  # bytes for what goes between processes: matrices, no laten
 ANSWERS = 5.0  # seconds in which a machine that is there answers
 # Seconds without an answer after which a cluster is lost. After 60, Ray would end this process without a word of ours.
 LOST = 15.0
-TRIES = 3  # to connect from outside
-# What Ray says when the process that was to serve a client died at its start, at once or a little later. It is forked
-# from a process with threads of gRPC, and some of those forks go wrong; the next one is another.
-NO_SERVER = "Starting Ray client server failed", "Proxy failed to Connect to backend"
+# How often to connect from outside where Ray says this. The first two: the process that was to serve a client died at
+# its start, at once or a little later. It is forked from a process with threads of gRPC, and some of those forks go
+# wrong; the next one is another. The third: nobody answered for half a minute, on a busy machine or at a wrong port.
+TRIES = {"Starting Ray client server failed": 3, "Proxy failed to Connect to backend": 3, "connection timeout": 2}
 GOES_ON = "What was scored is in the ledger, if there is one, and the same job goes on from there"
 
 
@@ -73,12 +74,12 @@ def connected(workers: Workers) -> Iterator[Any]:
 
 def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
     """Connect, and where the cluster failed to start a server for this client, try again: that fails now and then."""
-    for left in reversed(range(TRIES)):
+    for tried in itertools.count(1):
         try:
             ray.init(address=address or "local", **options)
             return
         except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
-            if not left or not any(words in str(error) for words in NO_SERVER):
+            if tried >= max((tries for words, tries in TRIES.items() if words in str(error)), default=1):
                 raise WorkerError(_why_not(address, error)) from None
             with suppress(Exception):  # it is not connected, and may say so
                 ray.shutdown()
