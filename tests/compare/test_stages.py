@@ -767,7 +767,7 @@ def test_the_published_search_has_the_preset_of_the_pipelines_family(method, kin
 
 
 def test_what_a_comparison_will_cost_knows_the_family():
-    from budcache.jobs.compare import expected
+    from budcache.comparison.planning import expected
 
     def cost(kind):
         plan = expected(

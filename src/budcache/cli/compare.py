@@ -125,7 +125,8 @@ def compare(
     """Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on."""
     from budcache import models
     from budcache.comparison import show
-    from budcache.jobs.compare import check_names, expected
+    from budcache.comparison.config import check_names
+    from budcache.comparison.planning import expected
     from budcache.jobs.compare import compare as run
 
     if show_only:

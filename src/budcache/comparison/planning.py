@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
 
 from budcache.comparison.clocking import TIMING, wants_timing
 from budcache.comparison.clocking import expected_calls as timing_calls
-from budcache.comparison.folder import Key
-from budcache.comparison.methods import title
+from budcache.comparison.folder import Key, drawn_in
+from budcache.comparison.methods import title, usual
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.result import FULL, Entry
-from budcache.events import Phase
+from budcache.events import Phase, Planned
+from budcache.policy import Ladder
 from budcache.wording import several
 
-__all__ = ["MEASURING", "drawn_already", "expected_phases", "phase_name", "wanted_rows"]
+__all__ = ["EVALUATION_SEED", "MEASURING", "drawn_already", "expected", "expected_phases", "phase_name", "wanted_rows"]
 
+EVALUATION_SEED = 10_000  # far from the seeds of the search, which count up from 0
 MEASURING = "measuring"  # the phase that comes after drawing and timing; it makes no calls
+
+
+def expected(
+    *,
+    steps: int,
+    budgets: Sequence[int],
+    prompts: Sequence[str],
+    calibration: int,
+    methods: Sequence[str] | None = None,
+    policies: Mapping[str, Ladder] | None = None,
+    timed: Sequence[str] | None = None,
+    kind: str = "",
+    seed: int = 0,
+    folder: str | os.PathLike[str] | None = None,
+) -> Planned:
+    """What a comparison will cost; no pipeline is needed to say it, but its class, if known.
+
+    What a folder has drawn for the same steps, prompts and seed is not drawn again.
+    """
+    given, nothing = dict(policies or {}), cast(Any, None)
+    wanted = wanted_rows(steps, list(dict.fromkeys([*(usual() if methods is None else methods), *given])), budgets)
+    preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, seed, 1, nothing, kind=kind)
+    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED)
+    known = {
+        (method, budget): found.entry
+        for method, those in wanted.items()
+        for budget in those
+        if (found := there.get((method, budget))) and found.made_of == preparation.made_of(method, budget)
+    }
+    phases = expected_phases(preparation, len(prompts), wanted, known, timed)
+    phases = [phase for phase in phases if phase.sample_calls or phase.name == MEASURING]
+    return Planned("compare", tuple(phases), drawn_already(known, wanted, f" in {folder}"))
 
 
 def wanted_rows(steps: int, methods: Sequence[str], budgets: Sequence[int]) -> dict[str, list[int]]:

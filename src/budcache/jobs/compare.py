@@ -6,121 +6,38 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from budcache.comparison.folder import Folder, drawn_in
+from budcache.comparison.config import CompareConfig, prompt_of
+from budcache.comparison.folder import Folder
 from budcache.comparison.measuring import measure_all
-from budcache.comparison.methods import AUTHORS, METHODS, OURS, UNTAUGHT, title, usual
-from budcache.comparison.planning import MEASURING, drawn_already, expected_phases, wanted_rows
+from budcache.comparison.methods import usual
+from budcache.comparison.planning import EVALUATION_SEED, MEASURING
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.result import FULL, Comparison, Conditions
 from budcache.comparison.settings import Settings
 from budcache.comparison.showing import show
 from budcache.errors import BudcacheError, BudcacheWarning, SearchError
-from budcache.events import EntryDone, Event, Planned, Watch
+from budcache.events import EntryDone, Event, Watch
 from budcache.jobs.config import known_options
 from budcache.jobs.meter import Meter
-from budcache.jobs.setup import Elsewhere, check_call
+from budcache.jobs.setup import Elsewhere
 from budcache.jobs.watching import watching
-from budcache.metrics import METRICS, Metric, metric
+from budcache.metrics import Metric, metric
 from budcache.metrics import usual as usual_metrics
-from budcache.options import check_budgets, one_or_several, whole
+from budcache.options import one_or_several, whole
 from budcache.policy import Ladder
-from budcache.samples.samples import digest, settings_of, settings_of_all, take_samples
-from budcache.wording import nearest, quote
+from budcache.samples.samples import digest, settings_of_all, take_samples
+from budcache.wording import quote
 
 if TYPE_CHECKING:
     from budcache.policy import Origin
     from budcache.workers import Workers
     from budcache.workers.team import Team
 
-__all__ = ["EVALUATION_SEED", "CompareConfig", "check_names", "compare", "expected"]
-
-EVALUATION_SEED = 10_000  # far from the seeds of the search, which count up from 0
-OURS_TO_SAY: Mapping[str, str | None] = {
-    "num_inference_steps": "steps",
-    "output_type": None,
-    "return_dict": None,
-}  # and how to say it to us
-
-
-@dataclass(frozen=True)
-class CompareConfig:
-    """What is compared, on what and how; a value that is refused where it makes no sense, before anything runs.
-
-    Attributes:
-        steps: K of the full run.
-        budgets: model calls per sample, rising.
-        samples: keyword arguments of the pipeline's `__call__`, one set per sample to measure on.
-        calibration: likewise, to search, fit and tune on.
-        folder: where everything is kept.
-        methods: names from `METHODS` or of given policies, in the order of the table.
-        metrics: names from `METRICS`.
-        policies: ladders that are there already, by name.
-        seed: of the searches.
-        batch: samples at once while searching and tuning.
-        settings: of other methods that were chosen already.
-        timed: the methods whose speed is measured; None is all.
-        fps: frames a second at which videos are shown.
-    """
-
-    steps: int
-    budgets: tuple[int, ...]
-    samples: tuple[Mapping[str, Any], ...]
-    calibration: tuple[Mapping[str, Any], ...]
-    folder: Path
-    methods: tuple[str, ...]
-    metrics: tuple[str, ...]
-    policies: Mapping[str, Ladder]
-    seed: int
-    batch: int
-    settings: Settings | None = None
-    timed: tuple[str, ...] | None = None
-    fps: int = 16
-
-    def __post_init__(self) -> None:
-        check_budgets(self.budgets, self.steps)
-        for name, value in (("batch", self.batch), ("fps", self.fps)):
-            if value < 1:
-                raise SearchError(f"{name} must be at least 1, got {value}.")
-        check_names((*self.methods, *(self.timed or ())), self.metrics, self.policies)
-        for name in self.policies:
-            _check_name(name)
-        if not self.samples:
-            raise SearchError("there are no prompts to measure on. Give a few that are not used for calibration.")
-        lacking = [name for name in self.methods if name not in (*self.policies, *UNTAUGHT)]
-        if lacking and not self.calibration:
-            raise SearchError(
-                f"{title(lacking[0])} has to be calibrated. Give calibration prompts, other than those to measure on."
-            )
-        for name in self.metrics:
-            blank = next((i for i, sample in enumerate(self.samples) if not _prompt(sample)), None)
-            if not METRICS[name].reference and blank is not None:
-                raise SearchError(
-                    f"{METRICS[name].title} looks at the prompt, but sample {blank} has none as text. Leave {name} out."
-                )
-
-    @property
-    def titles(self) -> tuple[str, ...]:
-        """What to call each sample: its prompt, if it has one."""
-        return tuple(_prompt(sample) or f"sample {number}" for number, sample in enumerate(self.samples))
-
-    def check_pipeline(self, pipe: Any) -> None:
-        """Refuse arguments that the pipeline does not take, before it runs."""
-        check_call(pipe, (*self.samples, *self.calibration), "comparison", OURS_TO_SAY)
-        moving = next((METRICS[name] for name in self.metrics if METRICS[name].moving), None)
-        if moving is not None and not self.makes_videos(pipe):
-            raise SearchError(
-                f"{moving.title} is of videos, and {type(pipe).__name__} makes pictures here. Leave {moving.name} out."
-            )
-
-    def makes_videos(self, pipe: Any) -> bool:
-        """Whether all samples will be videos: of more frames than one."""
-        from budcache.pipeline.arguments import makes_videos
-
-        return makes_videos(pipe) and all(settings_of(sample).get("frames") != 1 for sample in self.samples)
+__all__ = ["compare"]
 
 
 @known_options
@@ -259,49 +176,6 @@ def compare(
     return show(config.folder)
 
 
-def expected(
-    *,
-    steps: int,
-    budgets: Sequence[int],
-    prompts: Sequence[str],
-    calibration: int,
-    methods: Sequence[str] | None = None,
-    policies: Mapping[str, Ladder] | None = None,
-    timed: Sequence[str] | None = None,
-    kind: str = "",
-    seed: int = 0,
-    folder: str | os.PathLike[str] | None = None,
-) -> Planned:
-    """What a comparison will cost; no pipeline is needed to say it, but its class, if known.
-
-    What a folder has drawn for the same steps, prompts and seed is not drawn again.
-    """
-    given, nothing = dict(policies or {}), cast(Any, None)
-    wanted = wanted_rows(steps, list(dict.fromkeys([*(usual() if methods is None else methods), *given])), budgets)
-    preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, seed, 1, nothing, kind=kind)
-    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED)
-    known = {
-        (method, budget): found.entry
-        for method, those in wanted.items()
-        for budget in those
-        if (found := there.get((method, budget))) and found.made_of == preparation.made_of(method, budget)
-    }
-    phases = expected_phases(preparation, len(prompts), wanted, known, timed)
-    phases = [phase for phase in phases if phase.sample_calls or phase.name == MEASURING]
-    return Planned("compare", tuple(phases), drawn_already(known, wanted, f" in {folder}"))
-
-
-def check_names(methods: Iterable[str], metrics: Iterable[str], policies: Iterable[str] = ()) -> None:
-    """Refuse methods and metrics that there are not: that can be said before a model is loaded."""
-    for kind, names, known in (
-        ("method", methods, tuple(dict.fromkeys((*METHODS, *policies)))),
-        ("metric", metrics, tuple(METRICS)),
-    ):
-        for name in names:
-            if name not in known:
-                raise SearchError(f"there is no {kind} {name!r}. {nearest(name, known)}")
-
-
 def _judges(pipe: Any, names: Sequence[str]) -> list[Metric]:
     """The metrics that can be measured here; of one that needs weights which are not here one sentence is said.
 
@@ -323,31 +197,14 @@ def _judges(pipe: Any, names: Sequence[str]) -> list[Metric]:
 
 
 def _warn_of_shared_prompts(config: CompareConfig) -> None:
-    learned = {text for sample in config.calibration if (text := _prompt(sample))}
-    if both := learned & {text for sample in config.samples if (text := _prompt(sample))}:
+    learned = {text for sample in config.calibration if (text := prompt_of(sample))}
+    if both := learned & {text for sample in config.samples if (text := prompt_of(sample))}:
         warnings.warn(
             f"{len(both)} of the prompts are used both to calibrate and to measure, such as {quote(min(both))}; "
             "what is measured on them is optimistic.",
             BudcacheWarning,
             stacklevel=4,  # whoever called `compare`
         )
-
-
-def _check_name(policy: str) -> None:
-    """Refuse a name under which a policy's numbers would pass for those of something else."""
-    searched = (*OURS, *AUTHORS)  # whose policies may be found elsewhere and given
-    others = {FULL: "the full run", **{name: each for name, each in METHODS.items() if name not in searched}}
-    for name, each in others.items():
-        if policy == name or title(policy) == each:
-            raise SearchError(f"a policy is called {policy!r}, which is {each}'s name. Choose another name.")
-
-
-def _prompt(sample: Mapping[str, Any]) -> str:
-    """A sample's prompt as text; nothing where it has none, or one in another form."""
-    found = sample.get("prompt")
-    if isinstance(found, list | tuple) and len(found) == 1:
-        found = found[0]
-    return found if isinstance(found, str) else ""
 
 
 def _conditions(pipe: Any, config: CompareConfig) -> Conditions:

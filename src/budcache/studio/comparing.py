@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from budcache.comparison.methods import METHODS, UNTAUGHT, usual
 from budcache.comparison.methods import title as named
+from budcache.comparison.planning import expected
 from budcache.errors import SearchError
 from budcache.events import Watch
-from budcache.jobs.compare import compare, expected
+from budcache.jobs.compare import compare
 from budcache.mask import MAX_STEPS
 from budcache.studio.fields import OWN, Refusals, budgets_of, prompts_of, whole
 from budcache.studio.settings import call_of, text_of
