@@ -12,15 +12,14 @@ MASKS = "[one change at a time](#from-the-published-search-to-ours-one-change-at
 TAILS = "[the bad tail](#the-bad-tail-with-more-seeds)"
 LUCK = "[what two prompts decide](#what-two-prompts-decide)"
 SEARCHED = (
-    "it chooses by two prompts; with eight it is 0.1 to 0.8 dB better in this table, and from pair to pair such "
-    f"searches differ by 0.3 to 1 dB ({LUCK}), so a distance of about 1 dB is that of this pair. What its forced first "
-    f"steps, moves and short climb cost is undecided ({MASKS}). And every other method has its settings chosen here, "
-    "where the paper takes each as published"
+    "it chooses by two prompts; with eight it is 0.1 to 0.8 dB better in this table. Other pairs scatter by 0.3 to 1 "
+    f"dB (standard deviation), and the best of five is 0.4 to 0.5 dB above this one ({LUCK}), so the pair alone does "
+    f"not explain it. What its forced first steps, moves and short climb cost is undecided ({MASKS}). And every other "
+    "method has its settings chosen here, where the paper takes each as published"
 )
 WAN = (
-    "on images, choosing by two prompts costs the published search some tenths of a dB, and other pairs change it by "
-    f"0.3 to 1 dB ({LUCK}); on videos that was not taken apart. TeaCache has its threshold, first steps and signal "
-    "chosen here"
+    "on images, choosing by two prompts costs the published search 0.1 to 0.8 dB, and other pairs scatter by 0.3 to 1 "
+    f"dB ({LUCK}); on videos that was not taken apart. TeaCache has its threshold, first steps and signal chosen here"
 )
 EXTRAPOLATED = (
     "TaylorSeer extrapolates, and tiny-flux's outputs change so smoothly that this beats every way to repeat "
@@ -29,8 +28,8 @@ EXTRAPOLATED = (
 )
 LEVELS = (
     "a mask with repeated outputs is a choice of B of the 28 noise levels (F1), and on tiny-flux the B levels that the "
-    "scheduler spreads are a good choice already. Residuals lose 1.5 to 1.9 dB against outputs, and two prompts up to "
-    f"1 dB against eight ({MASKS})"
+    "scheduler spreads are a good choice already. Residuals lose 1.5 to 1.9 dB against outputs, and two prompts, "
+    f"with the algorithms as printed, up to 1 dB against eight ({MASKS})"
 )
 NEAR_ONE = "SSIM is nearly 1 on most prompts, and its mean and error are made by the few that turn out differently"
 WORST = "the worst frame of a clip varies more from prompt to prompt than the mean of all frames"
@@ -67,7 +66,7 @@ REASONS = {
         ),
     },
     "tails": {
-        "The 5th percentile of budcache is": EARLY,
+        "The 5th percentile of budcache is": f"{EARLY}; at 10 calls the lead is a little less than two standard errors",
         "Care for the worst raises": (
             "at 9 calls both searches choose the same mask, at 10 calls the lead is a little less than two of its "
             "standard errors"
@@ -102,8 +101,7 @@ REASONS = {
     },
     "prompt_set": {
         "On prompts unlike those that it was searched on, the published search": (
-            "it is behind TeaCache where it was searched as well (Table 1), by about as much as another pair of "
-            f"prompts may change it ({LUCK}); so this is not about other prompts"
+            "it is behind TeaCache where it was searched as well (Table 1), so this is not about other prompts"
         ),
     },
     "few_steps": {
@@ -142,7 +140,9 @@ REASONS = {
         ),
     },
     "steps": {
-        "Quality over K (published": f"another pair of prompts may change a search by more than K does ({LUCK})",
+        "Quality over K (published": (
+            f"another pair of prompts may change a search by nearly as much as K does ({LUCK})"
+        ),
         "Quality over K (budcache, plain": "the values differ by less than their standard errors",
         "Quality over K (budcache)": (
             "fitted weights reach over long stretches, so more steps only mean more levels to choose from and a "

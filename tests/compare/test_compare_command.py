@@ -41,7 +41,7 @@ def essence(folder):
 def test_it_writes_a_table_a_page_and_the_numbers(compared):
     folder, output, errors = compared
     assert errors.startswith("compare: about ")
-    assert "sample-calls (model calls times samples): full run 18, fewer steps" in errors
+    assert "sample-calls (model calls times samples): full run 24, fewer steps" in errors
     for title in ("full run, 6 steps", "fewer steps", "TeaCache", "budcache"):
         assert title in output
     assert "instead of 6 model calls budcache reaches PSNR" in output
@@ -282,7 +282,7 @@ def test_a_dry_run_says_the_cost_and_leaves_nothing_behind(run_here, tmp_path):
     ]
     facts = json.loads(run_here(*command)[1])
     assert facts["sample_calls"] == sum(facts["phases"].values())
-    assert facts["phases"]["full run"] == (4 + 1) * 28  # one to warm up
+    assert facts["phases"]["full run"] == (4 + 2) * 28  # one to warm up, one whose operations are counted
     fewer = json.loads(run_here(*command, "--calibration-count", 4, "--methods", "budcache,uniform")[1])
     assert fewer["sample_calls"] < facts["sample_calls"] / 5
     assert not (tmp_path / "out").exists()
@@ -304,8 +304,9 @@ def test_a_dry_run_does_not_count_what_is_drawn(command, compared, run_here):
     assert code == 0
     assert f"{ROWS} rows of {ROWS} in {compared[0]} drawn already" in " ".join((output + errors).split())
     more = json.loads(run_here(*again, "--json", "--methods", ",".join([*METHODS, "unipc"]))[1])
-    assert set(more["phases"]) == {"UniPC", "measuring"}
+    assert set(more["phases"]) == {"full run", "UniPC", "measuring"}
+    assert more["phases"]["full run"] == 6  # to warm up
     timed = json.loads(run_here(*again, "--json", "--timed", "uniform")[1])
     assert set(timed["phases"]) == {"timing", "measuring"} and timed["phases"]["timing"] > 0
-    for other in (["--seed", 1], ["--count", 1]):
+    for other in (["--seed", 1], ["--count", 1], ["--calibration-count", 3]):
         assert json.loads(run_here(*again, "--json", *other)[1])["phases"]["full run"] > 0, other

@@ -64,6 +64,25 @@ def test_on_a_quiet_machine_it_is_the_ratio_of_the_times():
     assert found.text == f"{full / own:.2f}x"
 
 
+@pytest.mark.parametrize("around", [0.0, 0.2], ids=["calls alone", "and as much around them"])
+@pytest.mark.parametrize("more", [3, 5, 10])
+def test_where_calls_differ_from_sample_to_sample_times_add_up(around, more):
+    """The median of all ratios would be that of the commonest calls, and its interval as wide as calls differ."""
+    noise = Random(0)
+    calls = [6 if turn % 10 < more else 5 for turn in range(40)]
+    own = [(around + 0.1 * n) * noise.uniform(0.99, 1.01) for n in calls]
+    full = [2.8 * noise.uniform(0.99, 1.01) for _ in calls]
+    found = speed(own, calls, full, [28] * 40)
+    assert found.known
+    assert found.median == pytest.approx(sum(full) / sum(own), rel=0.01)
+    assert found.low <= sum(full) / sum(own) <= found.high * (1 + 1e-9)
+
+
+def test_with_as_many_numbers_of_calls_as_pairs_nothing_is_known():
+    calls = list(range(1, 26))
+    assert not speed([0.1 * n for n in calls], calls, [2.8] * 25, [28] * 25).known
+
+
 def test_drift_does_not_matter_between_pairs():
     slower = [1.0] * 10 + [2.0] * 10 + [4.0] * 10  # as if others came to use the machine
     found = speed([0.8 * pace for pace in slower], [6] * 30, [3.0 * pace for pace in slower], [28] * 30)

@@ -16,8 +16,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray import exceptions as ray_exceptions
 
 import budcache
+from budcache.errors import WorkerError
+from budcache.workers.cluster import _connect
 
 from .same import COMMAND, moving, scores
 
@@ -151,6 +154,42 @@ def gone(processes, seconds=60):
     """Whether processes end in time."""
     there = [psutil.Process(pid) for pid in processes if psutil.pid_exists(pid)]
     return not psutil.wait_procs(there, seconds)[1]
+
+
+class Failing:
+    """Ray, as it fails to connect: which it does by itself too seldom to wait for it."""
+
+    exceptions = ray_exceptions
+
+    def __init__(self, error, times):
+        self.error, self.times, self.tried = error, times, 0
+
+    def init(self, **options):
+        self.tried += 1
+        if self.tried <= self.times:
+            raise self.error
+
+    def shutdown(self):
+        raise RuntimeError("not connected")
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (ConnectionAbortedError("RuntimeError: Starting Ray client server failed. See its log."), 3),
+        (ConnectionError("ray client connection timeout"), 2),
+        (ConnectionError("another version of Ray"), 1),
+    ],
+    ids=["no server", "busy", "for good"],
+)
+def test_how_often_a_cluster_is_asked_again(error, tries):
+    at_last = Failing(error, tries - 1)
+    _connect(at_last, "ray://there:10001", {})
+    assert at_last.tried == tries
+    never = Failing(error, 99)
+    with pytest.raises(WorkerError, match="cannot be reached at ray://there:10001"):
+        _connect(never, "ray://there:10001", {})
+    assert never.tried == tries
 
 
 def test_an_address_where_nobody_answers_is_one_sentence(tmp_path):

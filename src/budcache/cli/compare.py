@@ -132,7 +132,8 @@ def compare(
     if show_only:
         asked_for: dict[str, object] = {"--budgets": budgets, "--methods": methods, "--metrics": metrics}
         asked_for |= {"--policy": policy, "--timed": timed, "--prompts": prompts, "--count": count}
-        asked_for |= {"--calibration": calibration, "--dry-run": dry_run}
+        asked_for |= {"--calibration": calibration, "--calibration-count": calibration_count, "--dry-run": dry_run}
+        asked_for |= {"--batch": batch, "--workers": workers, "--grow": grow}
         if given := [name for name, value in asked_for.items() if value]:
             raise SearchError(
                 f"--show-only shows what was last asked for in {folder}, so {given[0]} has no effect. Leave it out, or "

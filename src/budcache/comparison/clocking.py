@@ -7,6 +7,7 @@ What a group of them has taken is written down when the group is done.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,7 @@ from budcache.comparison.folder import Drawn, Key
 from budcache.comparison.preparing import Preparation, Ready, plain
 from budcache.comparison.result import BESIDE, FULL, Entry
 from budcache.comparison.timing import MANY_PAIRS, Pair, enough
+from budcache.errors import BudcacheError, BudcacheWarning, FileError, WorkerError
 
 if TYPE_CHECKING:
     from budcache.comparison.drawing import Drawing
@@ -62,15 +64,32 @@ def clock(drawing: Drawing, preparation: Preparation) -> None:
         if wants_timing(drawing.timed, drawn.key[0], drawn.entry) and (row := _row(preparation, drawn)) is not None
     ]
     for some in (rows[n : n + TOGETHER] for n in range(0, len(rows), TOGETHER)):
-        for row, pairs in zip(some, _pairs(drawing, [each.ready for each in some]), strict=True):
+        try:
+            timed = _pairs(drawing, [each.ready for each in some])
+        except BudcacheError as error:
+            _left_untimed([row.drawn for row in some], error)
+            continue
+        for row, pairs in zip(some, timed, strict=True):
             folder.add(_timed(row.drawn.entry, pairs), row.drawn.made_of, row.drawn.id)
 
 
 def _row(preparation: Preparation, drawn: Drawn) -> _Row | None:
-    """What runs a row once more, by its own setting; None if an older version of the method has drawn it."""
+    """What runs a row once more, by its own setting; None where its setting is no longer chosen."""
     method, budget = drawn.key
-    choices = preparation.ready(method.removeprefix(BESIDE), budget)
+    try:
+        choices = preparation.ready(method.removeprefix(BESIDE), budget)
+    except (FileError, WorkerError):  # no method's fault
+        raise
+    except BudcacheError as error:
+        _left_untimed([drawn], error)
+        return None
     return next((_Row(drawn, ready) for ready in choices if ready.knob == drawn.entry.knob), None)
+
+
+def _left_untimed(those: Sequence[Drawn], error: BudcacheError) -> None:
+    """Say why rows have no times. They are drawn, so they are measured and shown all the same."""
+    names = ", ".join(dict.fromkeys(drawn.entry.title for drawn in those))
+    warnings.warn(f"{names} cannot be timed: {error}", BudcacheWarning, stacklevel=2)
 
 
 def _pairs(drawing: Drawing, those: Sequence[Ready]) -> list[list[Pair]]:

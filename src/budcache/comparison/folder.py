@@ -286,17 +286,22 @@ class Folder(Kept):
         self._take_measured(line)
 
 
-def drawn_in(path: str | os.PathLike[str], steps: int, prompts: Sequence[str], seed: int) -> dict[Key, Drawn]:
-    """The rows that a folder has drawn for a comparison with these steps, prompts and first seed.
+def drawn_in(
+    path: str | os.PathLike[str], steps: int, prompts: Sequence[str], seed: int, calibration: int
+) -> dict[Key, Drawn]:
+    """The rows that a folder has drawn for a comparison with these steps, prompts, first seed and prompts to learn on.
 
-    A folder that would be refused for what only the pipeline tells (its weights, its size) is still counted.
+    Of the last only the number is known here. A folder that would be refused for what else a comparison depends on (the
+    pipeline's weights and size, the batch) is still counted.
     """
     path = Path(path)
     if not (path / DRAWN).exists() or _lines(path / DRAWN)[0]["comparison"]["format"] != VERSION:
         return {}
     kept = Kept.read(path)
     its = kept.conditions
-    if its is None or (its.steps, its.prompts, its.seed) != (steps, tuple(prompts), seed):
+    if its is None or (its.steps, its.prompts, its.seed, its.calibration) != (
+        *(steps, tuple(prompts), seed, calibration),
+    ):
         return {}
     return kept.drawn
 

@@ -42,7 +42,7 @@ def expected(
     given, nothing = dict(policies or {}), cast(Any, None)
     wanted = wanted_rows(steps, list(dict.fromkeys([*(usual() if methods is None else methods), *given])), budgets)
     preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, seed, 1, nothing, kind=kind)
-    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED)
+    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED, calibration)
     known = {
         (method, budget): found.entry
         for method, those in wanted.items()
@@ -76,13 +76,16 @@ def expected_phases(
         timed: the methods whose speed is measured; None is all.
     """
     phases, rows = [], list[Key]()
+    missing = {method: [each for each in those if (method, each) not in known] for method, those in wanted.items()}
+    partial = [method for method in wanted if method != FULL and missing[method] and not preparation.is_whole(method)]
     for method, budgets in wanted.items():
-        missing = [budget for budget in budgets if (method, budget) not in known]
-        calls = preparation.expected_calls(method) if missing and method != FULL else 0
-        # Each sample; to warm up a full run, and where calls may be partial a run in which operations are counted.
-        runs = samples + (method == FULL or not preparation.is_whole(method))
-        phases.append(Phase(phase_name(method), calls + runs * sum(missing)))
+        calls = preparation.expected_calls(method) if missing[method] and method != FULL else 0
+        runs = samples + (method in partial)  # one more, in which operations are counted
+        phases.append(Phase(phase_name(method), calls + runs * sum(missing[method])))
         rows += [(method, budget) for budget in budgets if wants_timing(timed, method, known.get((method, budget)))]
+    # Full runs beside those that are drawn: one to warm up, and one whose operations partial calls are compared with.
+    beside = preparation.steps * (any(missing.values()) + bool(partial))
+    phases[0] = Phase(phases[0].name, phases[0].sample_calls + beside)
     timing = timing_calls(preparation.steps, rows)
     return [*phases, *[Phase(TIMING, timing)] * (timing > 0), Phase(MEASURING, 0)]
 

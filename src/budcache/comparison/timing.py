@@ -2,8 +2,8 @@
 
 What is compared is the denoising loop, without text encoders and decoder, which no method touches. A pair sees the same
 machine, so its ratio does not drift; and the median of the ratios is not moved by a few disturbed pairs. Its 95 %
-interval lies between two of the ratios in order of size, which holds whatever the noise is like. Whoever looks often
-enough sees a narrow interval by luck, so one look is not enough: the ratio is known when the interval is within 5 % at
+interval lies between two of the ratios in order of size, which holds whatever the noise is like. If one looks often
+enough, an interval is narrow by luck, so one look is not enough: the ratio is known when the interval is within 5 % at
 two looks, five pairs apart. If that does not come to pass after many pairs, it is not measurable here, and no number is
 printed. What counts as many depends on how long they take: small models are the ones that a busy machine disturbs most.
 
@@ -116,12 +116,12 @@ def speed(
     if not seconds:
         return Speed(1.0, 1.0, 1.0, noisy=True)
     ratios = [full / own for full, own in zip(full_seconds, seconds, strict=True)]
-    allowed = median(most / n for most, n in zip(full_calls, calls, strict=True))
-    middle, (low, high) = median(ratios), _interval(ratios)
-    impossible = low > allowed * (1 + BEYOND) or middle > allowed * (1 + KNOWN / 2)
-    noisy = len(ratios) < LEAST_PAIRS or not (_narrow(ratios) and _narrow(ratios[:-LOOK])) or impossible
-    best = min(middle, allowed)
-    return Speed(best, min(best, low), max(best, min(high, allowed)), noisy, len(ratios))
+    allowed = sum(full_calls) / sum(calls)
+    whole, before = _typical(ratios, calls), _typical(ratios[:-LOOK] or ratios, calls[:-LOOK] or calls)
+    impossible = whole.low > allowed * (1 + BEYOND) or whole.middle > allowed * (1 + KNOWN / 2)
+    noisy = len(ratios) < LEAST_PAIRS or not (whole.narrow and before.narrow) or impossible
+    best = min(whole.middle, allowed)
+    return Speed(best, min(best, whole.low), max(best, min(whole.high, allowed)), noisy, len(ratios))
 
 
 def between(one: Speed, other: Speed, share: float) -> Speed:
@@ -134,10 +134,29 @@ def between(one: Speed, other: Speed, share: float) -> Speed:
     return Speed(middle, low, high, one.noisy or other.noisy, min(one.pairs, other.pairs))
 
 
-def _narrow(ratios: Sequence[float]) -> bool:
-    """Whether the median of ratios is within 5 % of both ends of its interval."""
-    middle, (low, high) = median(ratios), _interval(ratios)
-    return max(high - middle, middle - low) <= KNOWN * middle
+class _Typical(NamedTuple):
+    """A typical ratio, the ends of its 95 % interval, and whether these are within 5 % of it."""
+
+    middle: float
+    low: float
+    high: float
+    narrow: bool
+
+
+def _typical(ratios: Sequence[float], calls: Sequence[float]) -> _Typical:
+    """The ratio over runs whose calls may differ from sample to sample.
+
+    Runs of as many calls have a median of their own, and in their proportions times add up: the median over all would
+    be that of the commonest number of calls. How far pairs scatter is told by all of them together, each beside the
+    median of its like; every further median takes a pair away, and with few pairs to a median nothing is known.
+    """
+    like = {n: median(ratio for ratio, own in zip(ratios, calls, strict=True) if own == n) for n in set(calls)}
+    middle = len(calls) / sum(1 / like[n] for n in calls)
+    low, high = _interval([ratio / like[n] for ratio, n in zip(ratios, calls, strict=True)])
+    wider = len(calls) / (len(calls) - len(like) + 1)
+    below, above = (1 - low) * wider, (high - 1) * wider
+    narrow = max(below, above) <= KNOWN and len(calls) >= 3 * len(like)
+    return _Typical(middle, middle * max(1 - below, 0), middle * (1 + above), narrow)
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

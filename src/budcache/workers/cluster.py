@@ -73,7 +73,7 @@ def connected(workers: Workers) -> Iterator[Any]:
 
 
 def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
-    """Connect, and where the cluster failed to start a server for this client, try again: that fails now and then."""
+    """Connect, and where a cluster has no server for this client or is too busy to answer, try again (`TRIES`)."""
     for tried in itertools.count(1):
         try:
             ray.init(address=address or "local", **options)
