@@ -685,6 +685,23 @@ def test_what_was_drawn_untimed_is_timed_later_and_nothing_else_is_done_again(ru
     assert (calls > 0) == noisy
 
 
+def test_what_cannot_run_any_more_has_no_times_and_is_shown_all_the_same(run, brief, monkeypatch):
+    """Such as a method whose package was removed since it was drawn."""
+    before, _ = run("uniform", "unipc", budgets=[2])
+    usual = Preparation.ready
+
+    def ready(preparation, method, budget):
+        if method == "unipc":
+            raise PipelineError("its package is gone.")
+        return usual(preparation, method, budget)
+
+    monkeypatch.setattr(Preparation, "ready", ready)
+    with pytest.warns(BudcacheWarning, match="UniPC cannot be timed: its package is gone"):
+        found, _ = run("uniform", "unipc", budgets=[2], timed=None)
+    assert found.entry("uniform", 2).timed_seconds
+    assert found.entry("unipc", 2) == before.entry("unipc", 2)
+
+
 @pytest.mark.slow
 def test_operations_are_counted_while_drawing(run):
     found, _ = run("uniform", "taylorseer", "dicache", budgets=[3], calibration=["a", "b", "c", "d"])
