@@ -156,6 +156,30 @@ def test_it_says_why_it_puts_a_budget_forward(budgets, says):
     assert found.startswith(says) and bool(found) == bool(says)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "says"),
+    [
+        (lambda number: 51.0 + number, " At 3 calls uniform mask is better."),
+        (lambda number: 50.0 + number + (2 if number % 2 else -2.5), " At 3 calls uniform mask is better or worse: un"),
+        (lambda number: 40.0 + number, "whatever came of them."),
+    ],
+    ids=["behind", "undecided", "ahead"],
+)
+def test_it_says_at_which_other_budgets_ours_is_not_ahead(theirs, says):
+    found = comparison(methods=("uniform", "budcache"), budgets=(3, 5))
+    values = {"uniform": theirs, "budcache": lambda number: 50.0 + number}
+    entries = tuple(
+        each.model_copy(
+            update={"values": {**each.values, "psnr": tuple(map(values[each.method], range(len(found.prompts))))}}
+        )
+        if each.method in values and each.budget == 3
+        else each
+        for each in found.entries
+    )
+    told = why_this_budget(found.model_copy(update={"entries": entries}))
+    assert says in told and told.endswith(".") and ("At 3" in told) == ("At 3" in says)
+
+
 def test_the_budget_put_forward_is_one_that_ours_has():
     found = comparison(budgets=(3, 4, 5, 6, 7))
     lacking = found.model_copy(

@@ -117,6 +117,7 @@ def demo(
 def present(show: Show, folder: Path, prompts: int) -> None:
     """Search, draw, compare and write the page."""
     from budcache.comparison import headline, text
+    from budcache.comparison.verdict import why_this_budget
     from budcache.jobs.compare import compare
     from budcache.report.text import describe
 
@@ -161,6 +162,7 @@ def present(show: Show, folder: Path, prompts: int) -> None:
     if watch.note:
         say(watch.note)
     out.print(f"\n[bold]{headline(found)}[/bold]")
+    say(why_this_budget(found))
     budgets = ",".join(map(str, show.budgets))
     longer = f"budcache compare {show.model} --steps {show.steps} --budgets {budgets}"
     say(f"`{longer}` takes longer: more prompts and methods, each timed.")

@@ -89,7 +89,23 @@ def why_this_budget(comparison: Comparison) -> str:
     which = "the larger one" if len(budgets) == 2 else which
     listed = f"{', '.join(map(str, budgets[:-1]))} and {budgets[-1]}"
     at = "" if budgets == comparison.budgets else ", at which it took part"
-    return f"{main_budget(comparison)} calls are put forward as {which} of {listed}{at}, whatever came of them."
+    put = f"{main_budget(comparison)} calls are put forward as {which} of {listed}{at}, whatever came of them."
+    return f"{put}{_not_ahead(comparison, budgets)}"
+
+
+def _not_ahead(comparison: Comparison, budgets: Sequence[int]) -> str:
+    """A sentence on the other budgets, as far as ours is not ahead of everybody at them by the first metric."""
+    told = []
+    for budget in budgets:
+        ours = comparison.entry(comparison.ours or "", budget)
+        if budget == main_budget(comparison) or ours is None or not comparison.measures:
+            continue
+        rival = best_other(comparison, budget, comparison.measures[0])
+        apart = lead(ours, rival, comparison.measures[0]) if rival is not None else None
+        if rival is not None and apart is not None and not apart.ahead:
+            told.append(f"at {budget} calls {rival.title} is better" + " or worse: undecided" * (not apart.decided))
+    sentence = "; ".join(told)
+    return f" {sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
 
 def headline(comparison: Comparison) -> str:
