@@ -159,8 +159,8 @@ def test_it_says_why_it_puts_a_budget_forward(budgets, says):
 @pytest.mark.parametrize(
     ("theirs", "says"),
     [
-        (lambda number: 51.0 + number, " At 3 calls uniform mask is better."),
-        (lambda number: 50.0 + number + (2 if number % 2 else -2.5), " At 3 calls uniform mask is better or worse: un"),
+        (lambda number: 51.0 + number, " At 3 calls uniform is better."),
+        (lambda number: 50.0 + number + (2 if number % 2 else -2.5), " At 3 calls uniform is better or worse: un"),
         (lambda number: 40.0 + number, "whatever came of them."),
     ],
     ids=["behind", "undecided", "ahead"],
