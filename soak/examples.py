@@ -15,7 +15,7 @@ WORK = {"model": "tiny", "steps": STEPS, "prompts": ["a", "b"]}
 
 def _entry(method: str, budget: int) -> Any:
     from budcache import Mask
-    from budcache.comparison.result import Entry
+    from budcache.comparison.entry import Entry
 
     return Entry(
         method=method,
@@ -51,7 +51,8 @@ def _conditions() -> Any:
 
 
 def comparison() -> Any:
-    from budcache.comparison.result import Comparison, LeftOut, Measure, Tried
+    from budcache.comparison.entry import Measure
+    from budcache.comparison.result import Comparison, LeftOut, Tried
 
     entries = [_entry(*each) for each in (("full", STEPS), ("budcache", CALLS), ("teacache", CALLS))]
     valued = [each.model_copy(update={"values": {"psnr": (30.0, 31.5)}}) for each in entries]

@@ -380,14 +380,14 @@ def _spoilt_prompts(tree: Any, home: Path, chance: random.Random) -> Path:
 
 POLICY = ("budcache.policy", "budcache.rows", "budcache.mask", "budcache.provenance", "budcache.storage.schema")
 FOREIGN = ("budcache.exports.foreign",)
-COMPARISON = ("budcache.comparison.result", "budcache.comparison.folder", "budcache.comparison.showing")
+COMPARISON = tuple(f"budcache.comparison.{name}" for name in ("entry", "result", "kept", "folder", "showing"))
 
 TREES = {
     "policies of version 1": Reader(_golden("policy-v1.json"), _parsed, POLICY),
     "policies of version 2": Reader(_golden("policy-v2.json", "rows-v2.json"), _parsed, POLICY),
     "ladders of version 1": Reader(_golden("ladder-v1.json"), _parsed, POLICY),
     "ladders of version 2": Reader(_golden("ladder-v2.json"), _parsed, POLICY),
-    "comparisons": Reader(_comparisons, _compared, COMPARISON[:1]),
+    "comparisons": Reader(_comparisons, _compared, COMPARISON[:2]),
     "cards on the hub": Reader(_cards, _card_read, ("budcache.hub.finding", "budcache.hub.published")),
     "masks of others": Reader(_masks, _imported, FOREIGN),
 }
@@ -399,7 +399,7 @@ FILES = {
     "ledgers": Reader(
         _ledgers, _ledger_read, ("budcache.strategies.ledger", "budcache.storage.journal"), _spoilt_ledger
     ),
-    "comparison files": Reader(_comparisons, _comparison_loaded, COMPARISON[:1], _a_file("comparison.json")),
+    "comparison files": Reader(_comparisons, _comparison_loaded, COMPARISON[:2], _a_file("comparison.json")),
     "comparison folders": Reader(_folders, _folder_read, (*COMPARISON, "budcache.report.frames"), _spoilt_folder),
     "saved schedulers": Reader(
         _schedulers, _scheduler_read, ("budcache.pipeline.saving",), _a_file("scheduler_config.json")

@@ -57,7 +57,7 @@ ROOMS = {
             *ours("errors", "events", "mask", "options", "plan", "policy", "wording", "notebook"),
             *ours("elsewhere", "provenance", "rows"),
             *ours("storage.files", "storage.schema", "storage.journal"),
-            *ours("calibration.score", "calibration.aggregate", "strategies"),
+            *ours("calibration.score", "aggregate", "strategies"),
         },
         TENSORS | PIPELINES | ours("numerics", "pipeline", "refine", "metrics", "baselines", "hub") | JOBS,
     ),

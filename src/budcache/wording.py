@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-__all__ = ["nearest", "quote", "several"]
+__all__ = ["listed", "nearest", "quote", "several"]
 
 MOST = 100_000  # letters and values that are written out before they are cut
 _SHORT = reprlib.Repr()  # what is nested is not written out: of a few aliases that would be a book
@@ -41,6 +41,11 @@ def _is_small(value: object) -> bool:
 def several(count: int | None, what: str) -> str:
     """A number of things: `1 call`, `3 calls`."""
     return f"{count or 'unknown'} {what}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: one, two and three."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from budcache import Mask, compare
 from budcache.baselines import Branch, Knob, Native, StaticBranch, caching
 from budcache.baselines.dicache import DiCache
 from budcache.baselines.magcache import MagCache
-from budcache.baselines.record import call
+from budcache.baselines.pictures import call
 from budcache.baselines.teacache import TeaCache
 from budcache.baselines.tuning import Choice, Tuner
 from budcache.comparison import Comparison
@@ -170,12 +170,12 @@ def test_the_nearer_of_apart_and_together_is_chosen():
     found = tuning.choice(4)
     ((chosen, calls),) = found.settings
     assert calls == 4
-    tried = {setting.apart: tuning._trial(setting, 2).quality(2) for setting in tuning._masks[4]}
+    tried = {setting.apart: tuning.trials.run(setting, 2).quality(2) for setting in tuning._masks[4]}
     assert set(tried) == {True, False}
-    nearness = tuning._trial(chosen, 2).quality(2)
+    nearness = tuning.trials.run(chosen, 2).quality(2)
     for setting in tuning._masks[4]:
-        if repr(setting) in tuning._trials:
-            assert tuning._trial(setting, 2).quality(2) <= nearness
+        if setting in tuning.trials:
+            assert tuning.trials.run(setting, 2).quality(2) <= nearness
     with caching(pipe, chosen, STEPS) as runs:
         pipe(**call(samples[:1], STEPS))
     assert runs.finished == [Computed(tuple(step * (2 // len(step)) for step in chosen.planned().steps))]

@@ -57,3 +57,19 @@ def test_a_probe_is_the_part_of_a_call_that_its_blocks_are():
     with caching(pipe, calibrated("flux", "magcache").tuned(1e4), STEPS) as runs:
         plain, _ = count(pipe, kind)
     assert runs.calls[0] < plain / (full / STEPS) < equivalents + runs.calls[0] - calls
+
+
+@pytest.mark.parametrize("method", ["teacache", "dicache"])
+def test_operations_grow_by_as_much_with_every_call(method):
+    """So that a comparison needs to count those of the fewest and of the most calls only."""
+    kind, pipe, _ = known("flux")
+    totals = {}
+    for threshold in (1e4, 0.3, 0.1, 0.03, 0.0):
+        with caching(pipe, calibrated("flux", method).tuned(threshold), STEPS) as runs:
+            total, _ = count(pipe, kind)
+        totals[runs.calls[0]] = total
+    fewest, *between, most = sorted(totals)
+    assert between, "without others in between this would tell nothing"
+    for calls in between:
+        share = (calls - fewest) / (most - fewest)
+        assert totals[calls] == pytest.approx((1 - share) * totals[fewest] + share * totals[most], rel=1e-3)

@@ -19,7 +19,7 @@ from budcache.baselines.dicache import DiCache
 from budcache.baselines.ertacache import ERTACache
 from budcache.baselines.lemica import LeMiCa
 from budcache.baselines.magcache import MagCache
-from budcache.baselines.record import fresh
+from budcache.baselines.pictures import fresh
 from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
 from budcache.models import load, prompts

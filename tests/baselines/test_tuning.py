@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kinds import STEPS, calibrated, known, run, sample
 
 from budcache import Mask
 from budcache.baselines import BASELINES, caching
-from budcache.baselines import tuning as tuning_module
 from budcache.baselines.dicache import DiCache
 from budcache.baselines.l2p import L2P, learned
 from budcache.baselines.magcache import MagCache
+from budcache.baselines.pictures import ratio
 from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
-from budcache.baselines.tuning import FEW, MOST, Tuner
+from budcache.baselines.tuning import EACH, FEW, LAST, MOST, Tuner, halved
+from budcache.metrics import psnr
 from budcache.pipeline.trunk import blocks_of
 
 
@@ -27,22 +32,48 @@ def tuner(method, count=6, **more):
 
 def test_all_knobs_that_the_authors_name_are_tried():
     taylor = TaylorSeer.published("FLUX.1-dev", 28)
-    assert {(each.first, each.order) for each in taylor.variants()} == {(f, o) for f in (1, 2, 3) for o in (1, 2)}
+    assert {(each.first, each.order) for each in taylor.variants()} == set(product((1, 2, 3, 4), repeat=2))
     magcache = MagCache.published("FLUX.1-dev")
     assert {each.longest for each in magcache.variants()} >= set(range(1, 7))
     retained = {str(each.tuned(-1.0).mask()) for each in magcache.variants()}
     assert retained == {"1" * 28}
     dicache = replace(DiCache.published("FLUX.1-dev"), deepest=2)
-    assert {(each.difference, each.warmup, each.probe) for each in dicache.variants()} == {
-        (kind, share, probe) for kind in (False, True) for share in (0.2, 0.1, 0.0) for probe in (1, 2)
-    }
+    assert {(each.difference, each.warmup, each.probe, each.last) for each in dicache.variants()} == set(
+        product((False, True), (0.2, 0.1, 0.0), (1, 2), (True, False))
+    )
     teacache = calibrated("wan-t2v", "teacache")
     assert [(each.projected, each.first, each.last) for each in teacache.variants()] == [
         (False, 1, True),
+        (False, 1, False),
         (True, 5, False),
+        (True, 5, True),
     ]
-    assert teacache.variants()[1].coefficients == teacache.projection != teacache.coefficients
-    assert len(calibrated("flux", "teacache").variants()) == 1, "it has but one signal"
+    assert [each.coefficients for each in teacache.variants()] == [teacache.coefficients] * 2 + [
+        teacache.projection
+    ] * 2
+    assert teacache.projection != teacache.coefficients
+    assert [each.last for each in calibrated("flux", "teacache").variants()] == [True, False], "it has but one signal"
+
+
+@given(
+    st.lists(st.lists(st.floats(-50, 50), min_size=32, max_size=32), min_size=1, max_size=40),
+    st.integers(1, 32),
+)
+def test_who_is_chosen_was_compared_on_all_samples(ratios, samples):
+    """The last few always meet on all of them, and nobody who does is better than whom they leave."""
+    seen = dict.fromkeys(range(len(ratios)), 0)
+
+    def quality(candidate, count):
+        seen[candidate] = max(seen[candidate], count)
+        return np.mean(ratios[candidate][:count])
+
+    best = halved(range(len(ratios)), quality, samples)
+    if len(ratios) == 1:
+        return
+    whole = [candidate for candidate, count in seen.items() if count == samples]
+    assert len(whole) >= min(LAST, len(ratios))
+    assert min(seen.values()) >= min(FEW, samples)
+    assert quality(best, samples) == max(quality(candidate, samples) for candidate in whole)
 
 
 def test_probes_are_tried_as_far_as_the_trunk_is_deep():
@@ -69,21 +100,30 @@ def test_a_record_is_split_into_what_is_learned_on_and_what_is_chosen_by():
     learn, choose = full.split()
     assert [list(part.samples) for part in (learn, choose)] == [samples[:4], samples[4:]]
     assert (len(learn.traces), len(choose.traces)) == (4, 1)
-    assert (len(learn.latents), len(choose.latents)) == (4, 1)
+    assert (len(learn.pictures), len(choose.pictures)) == (4, 1)
     part, whole = L2P.calibrated(learn), L2P.calibrated(full)
     assert part.products != whole.products
     assert replace(part, ridge=1e-2).relearned(full) == replace(whole, ridge=1e-2)
     assert choose.split() == (choose, choose), "one run serves for both"
 
 
-def test_the_best_of_all_masks_at_a_budget_is_chosen():
-    """On all samples at once, so that there is no halving to go wrong."""
-    tuning = tuner("taylorseer", count=FEW)
+def test_the_best_of_all_masks_at_a_budget_is_chosen_by_its_pictures():
+    """On all samples at once, so that there is no halving to go wrong; pictures are drawn and measured once more."""
+    kind, pipe, _ = known("flux")
+    tuning, count = tuner("taylorseer", count=2), 2
     ((chosen, calls),) = tuning.choice(4).settings
     assert calls == 4
-    every = {repr(each): tuning._trial(each, FEW).quality(FEW) for each in tuning._masks[4]}
+
+    def pictures():
+        runs = (pipe(**{**sample(kind, seed), "num_inference_steps": STEPS}, output_type="np") for seed in range(count))
+        return [run.images[0] for run in runs]
+
+    full, every = pictures(), {}
+    for each in tuning._masks[4]:
+        with caching(pipe, each, STEPS):
+            every[repr(each)] = np.mean([psnr(*pair) for pair in zip(pictures(), full, strict=True)])
     assert len(every) > 2
-    assert every[repr(chosen)] == max(every.values())
+    assert every[repr(chosen)] == pytest.approx(max(every.values()), abs=0.01)
 
 
 def test_a_budget_between_masks_has_a_setting_on_either_side():
@@ -120,16 +160,17 @@ def test_what_it_took_is_told_and_the_next_budget_is_cheaper():
     assert (again.settings, again.sample_calls) == (first.settings, 0)
 
 
-def test_no_mask_is_left_out_for_the_settings_beside_it(monkeypatch):
-    """Where settings are more than are run, every mask is run with some of them, and the best mask with all."""
-    tuning = tuner("l2p")
+def test_no_mask_is_left_out_for_the_settings_beside_it():
+    """Where settings are more than are run, every mask is run with several of them, and the best mask with all."""
+    tuning = tuner("l2p", count=2)
     settings = tuning._masks[4]
     masks = {setting.mask() for setting in settings}
     assert 1 < len(masks) < len(settings)
-    monkeypatch.setattr(tuning_module, "MOST", len(masks))
     best = tuning._best(settings)
-    ran = [setting for setting in settings if repr(setting) in tuning._trials]
+    ran = [setting for setting in settings if setting in tuning.trials]
+    assert set(Counter(setting.mask() for setting in ran if setting.mask() != best.mask()).values()) == {EACH}
     assert {setting.mask() for setting in ran} == masks
+    assert len({setting.ridge for setting in ran[:EACH]}) > 1 < len({setting.history for setting in ran[:EACH]})
     assert [each for each in settings if each.mask() == best.mask()] == [
         each for each in ran if each.mask() == best.mask()
     ]
@@ -168,3 +209,8 @@ def test_every_static_method_lists_more_than_one_mask():
     for name in ("magcache", "taylorseer", "l2p", "ertacache", "lemica"):
         assert BASELINES[name].static
         assert len(tuner(name, count=1)._masks) > 2, name
+
+
+def test_broken_pictures_are_the_farthest():
+    full = np.full((4, 4, 3), 0.5, np.float16)
+    assert ratio(full * np.nan, full) == 0.0 < ratio(full * 0, full)

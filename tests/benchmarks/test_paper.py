@@ -74,7 +74,9 @@ def test_each_experiment_ends_well_and_keeps_its_result(name, run, home):
         made = {row[0]: row[2] for row in result["tables"][1]["rows"]}
         assert made["budcache"] == 4 and made["published search"] == 2, "what ours was made on is told, too"
     kept = home / "out" / name
-    assert json.loads((kept / "result.json").read_text()) == result
+    written = json.loads((kept / "result.json").read_text())
+    values = written.pop("values", None)  # of every prompt: kept, and too many for a line that people see
+    assert written == result and (values is not None) == (name == "main_table")
     assert all((kept / figure).stat().st_size > 0 for figure in result["figures"])
 
 
@@ -127,11 +129,43 @@ def test_claims_are_counted_by_their_verdicts(paper):
     verdicts = [
         "holds",
         "holds in 1 of 2 cases, not in: b",
+        "does not hold",
+        "does not hold",
         "does not hold where it is decided, undecided in: c",
         "undecided",
     ]
     claims = [{"verdict": verdict} for verdict in [*verdicts, "could not be tested"]]
-    assert paper("collect").counts(claims) == (1, 1, 1, 1, 1)
+    assert paper("collect").counts(claims) == (1, 1, 2, 1, 1, 1)
+
+
+def test_claims_are_told_apart_by_who_makes_them_and_of_what(paper):
+    collect = paper("collect")
+    whose = [
+        collect.whose({"source": source, "text": text})
+        for source, text in (
+            ("Table 1", "the published search is better"),
+            ("Table 1", "budcache is better"),
+            ("ours", "the published search is behind"),
+            (paper("telling").GOAL, "budcache is ahead"),
+        )
+    ]
+    assert whose == [*collect.KINDS, collect.KINDS[2]]
+
+
+def test_what_the_paper_says_and_nobody_can_test_here_is_counted(paper):
+    collect = paper("collect")
+    result = {"experiment": "main_table", "claims": [{"source": "ours", "text": "a", "verdict": "holds", "found": ""}]}
+    *_, untested = collect.counts(collect.claims_of(result))
+    assert untested == len(paper("reasons").UNTESTED["main_table"]) > 0
+
+
+def test_columns_of_times_are_left_out_where_nobody_was_timed(paper):
+    table = {"title": "", "columns": ["method", "loop s", "speed-up", "PSNR"], "rows": [["a", "0.1", "not timed", "3"]]}
+    timed = paper("collect").timed
+    assert (timed(table)["columns"], timed(table)["rows"]) == (["method", "PSNR"], [["a", "3"]])
+    those = [["b", "0.2", "2.00x (1.95-2.05)", "4"], ["c", "0.1", "≤2.80x (2.70-2.80)", "5"]]
+    known = {**table, "rows": [*table["rows"], *those]}
+    assert timed(known)["rows"] == [["a", "-", "not timed", "3"], *those]
 
 
 def test_figures_of_videos_stand_beside_the_budget_that_they_are_of(paper):
@@ -181,6 +215,16 @@ def test_the_kept_results_give_the_page(paper, tmp_path):
     images = HOME.parents[1] / "docs" / "images"
     figures = [figure for text in before.values() for figure in json.loads(text)["figures"]]
     assert figures and all((images / f"paper-{figure}").exists() for figure in figures)
+
+
+def test_the_main_table_can_be_worked_out_again_from_what_is_kept_of_every_prompt():
+    kept = json.loads((HOME / "results" / "main_table.json").read_text())
+    table, values = kept["tables"][0], kept["values"]["psnr"]
+    budget, method, psnr = (table["columns"].index(name) for name in ("budget", "method", "PSNR ± error"))
+    for row in table["rows"]:
+        each = values[row[budget].split()[0]][row[method]]
+        assert len(each) == kept["prompts"]["measured on"]
+        assert float(row[psnr].split(" ± ")[0]) == pytest.approx(sum(each) / len(each), abs=0.011)
 
 
 def test_what_does_not_hold_has_its_reason(paper):

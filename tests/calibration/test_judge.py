@@ -10,7 +10,7 @@ import torch
 from toys import Residual, Toy
 
 from budcache import Mask, Policy
-from budcache.calibration.aggregate import standard_error
+from budcache.aggregate import standard_error
 from budcache.calibration.calibration import Calibration
 from budcache.calibration.judge import Judge
 from budcache.metrics import psnr

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from budcache.calibration.aggregate import mean, near_worst
+from budcache.aggregate import mean, near_worst
 from budcache.calibration.score import Score
 
 SCORE = Score((0.1, 0.4), (None, None, (0.2, 0.9), (0.1, 0.4)))

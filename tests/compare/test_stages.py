@@ -14,7 +14,7 @@ from zoo import entry
 from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, SearchError
 from budcache import compare as with_timing
 from budcache.comparison import Comparison, clocking, headline, measure, show
-from budcache.comparison.folder import picture
+from budcache.comparison.kept import picture
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.settings import Settings
 from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS
@@ -242,7 +242,7 @@ def test_a_folder_of_the_first_format_is_refused(run, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read: No such file"),
+        (None, "there is no comparison in "),
         ("", "is not the record of a comparison"),
         ("something else\n", "is not the record of a comparison"),
         ('{"record": 1, "comparison": {"format": 9}}\n', "is not the record of a comparison"),
@@ -290,7 +290,7 @@ def test_a_policy_under_a_name_of_ones_own_is_put_forward(run, tmp_path):
     mine = {"mine": Ladder.of([Policy(mask=Mask.of(STEPS, [0, 1]))])}
     found, _ = run("uniform", budgets=[2], policies=mine)
     assert (found.ours, found.given, found.policies) == ("mine", ["mine"], ("mine",))
-    assert headline(found).startswith("With 2 instead of 5 model calls mine reaches PSNR")
+    assert headline(found).startswith("With 2 instead of 5 model calls") and " mine stays at PSNR " in headline(found)
     assert show(tmp_path) == found == Comparison.load(tmp_path / "comparison.json")
     page = (tmp_path / "comparison.html").read_text()
     assert "mine ahead by" in page
@@ -837,6 +837,13 @@ def test_settings_are_chosen_once(run, tmp_path, flux):
     file.write_text(file.read_text().replace('"longest"', '"longer"'))
     with pytest.raises(PolicyError, match="does not hold settings that this budcache can use"):
         run("magcache", budgets=[3], calibration=["a", "b"], folder=tmp_path / "other", settings=file)
+
+
+def test_settings_that_were_chosen_on_what_is_measured_are_warned_of(run, tmp_path):
+    run("magcache", budgets=[3], calibration=["a", "b"])
+    given = {"calibration": ["c", "d"], "folder": tmp_path / "new", "settings": tmp_path / "settings.json"}
+    with pytest.warns(BudcacheWarning, match="were chosen on the prompts that are measured on"):
+        run("magcache", budgets=[3], prompts=["a", "b"], **given)
 
 
 def test_a_folder_of_the_protocol_before_is_shown_but_not_gone_on_with(run, tmp_path):

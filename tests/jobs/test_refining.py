@@ -8,7 +8,7 @@ import torch
 from toys import Toy, calibration
 
 from budcache import Mask, Origin, Policy, Quality
-from budcache.calibration.aggregate import geometric_mean, mean
+from budcache.aggregate import geometric_mean, mean
 from budcache.calibration.calibration import Calibration
 from budcache.calibration.judge import Judge
 from budcache.jobs.refining import best_fit, gain, origin_after

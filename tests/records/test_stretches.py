@@ -10,7 +10,7 @@ import torch
 from runs import recorded
 
 from budcache import Mask, Policy, SearchError
-from budcache.calibration.aggregate import mean
+from budcache.aggregate import mean
 from budcache.records.gram import Grams
 from budcache.records.paths import ShortestPaths, longest_stretch, progress
 from budcache.records.stretches import MAX_STEPS, NONE, Stretches

@@ -10,7 +10,7 @@ from zoo import entry
 
 import budcache
 from budcache import Mask, Policy
-from budcache.calibration.aggregate import geometric_mean, mean
+from budcache.aggregate import geometric_mean, mean
 from budcache.calibration.calibration import Calibration
 from budcache.numerics.features import MOST, features_of, sample_weights, standardised
 from budcache.refine.fit import FittedScorer, Form

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toys import SOLVERS, STEPS, Toy, calibration
 
 from budcache import Mask, Policy, SearchError
-from budcache.calibration.aggregate import mean
+from budcache.aggregate import mean
 from budcache.calibration.calibration import Calibration
 from budcache.calibration.scoring import PlainScorer
 from budcache.numerics.rollout import rollout

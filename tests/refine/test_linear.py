@@ -13,7 +13,7 @@ from zoo import ENTRIES, entry
 
 import budcache
 from budcache import Mask, Policy, PolicyError
-from budcache.calibration.aggregate import mean
+from budcache.aggregate import mean
 from budcache.calibration.calibration import Calibration
 from budcache.calibration.judge import Judge
 from budcache.numerics.solvers import dpmpp2m, euler, first_order

@@ -9,7 +9,7 @@ from PIL import Image
 
 from budcache import Mask, Origin
 from budcache.comparison import Comparison, Entry, LeftOut, Measure
-from budcache.comparison.folder import picture
+from budcache.comparison.kept import picture
 from budcache.comparison.result import Tried
 from budcache.storage import media
 

@@ -9,14 +9,20 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from comparisons import comparison, draw, film
+from comparisons import STEPS, comparison, draw, film
 
+from budcache import Ladder, Mask, Policy
 from budcache.comparison import Comparison
 from budcache.comparison.table import write_csv
 from budcache.report.page import write
 
 HERE = Path(__file__).parent / "browser"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# As long as those of real methods.
+NAMES = (
+    *("DiCache", "TaylorSeer", "L2P", "iPNDM(2M)", "UniPC", "fewer steps", "uniform mask", "budcache, plain reuse"),
+    *("DPM-Solver++(2M)", "MagCache", "ERTACache", "LeMiCa", "TeaCache", "published search"),
+)
 pytestmark = pytest.mark.slow
 
 
@@ -35,33 +41,41 @@ def pages(tmp_path_factory):
     found = between(comparison(prompts=("a cat", "two <b>dogs</b>", 'red, and "blue"')))
     home = tmp_path_factory.mktemp("page")
     draw(found, home)
-    (home / "budcache.ladder.json").touch()
+    Ladder.of(Policy(mask=Mask.uniform(STEPS, budget)) for budget in found.budgets).save(home / "budcache.ladder.json")
     videos = tmp_path_factory.mktemp("videos")
     film(found, videos)
     return found, write(found, home, home / "page.html"), write(found, videos, videos / "page.html")
+
+
+def used(browser, file, width, theme, **asked):
+    """Do what a file of tests says with a page."""
+    wanted = {"CHROMIUM": browser, "PAGE_WIDTH": width, "PAGE_THEME": theme, **asked}
+    ran = subprocess.run(
+        ["node", "--test", "--test-reporter=spec", HERE / file],
+        env={**os.environ, **{name: str(value) for name, value in wanted.items()}},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_many_methods_fit(width, browser, tmp_path):
+    found = comparison(methods=("budcache", *NAMES), prompts=("a cat", "a very long prompt " * 6))
+    (tmp_path / "budcache.ladder.json").touch()
+    used(browser, "many.test.mjs", width, "light", PAGE=write(found, tmp_path, tmp_path / "page.html"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_people_can_use_it(width, theme, browser, pages, tmp_path):
     found, page, video = pages
-    asked = {"CHROMIUM": browser, "PAGE": page, "PAGE_VIDEO": video, "PAGE_OUT": tmp_path}
-    ran = subprocess.run(
-        ["node", "--test", "--test-reporter=spec", HERE / "page.test.mjs"],
-        env={
-            **os.environ,
-            **{name: str(value) for name, value in asked.items()},
-            "PAGE_WIDTH": str(width),
-            "PAGE_THEME": theme,
-        },
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    used(browser, "page.test.mjs", width, theme, PAGE=page, PAGE_VIDEO=video, PAGE_OUT=tmp_path)
     # What was saved from the page is what lies beside it.
     assert Comparison.load(tmp_path / "comparison.json") == found
     assert numbers(tmp_path / "comparison.csv") == numbers(write_csv(found, tmp_path / "beside.csv"))
+    assert Ladder.load(tmp_path / "budcache.ladder.json") == Ladder.load(page.parent / "budcache.ladder.json")
     rows = numbers(tmp_path / "samples.csv")
     settings = [each for entry in found.entries for each in (entry, entry.second) if each is not None]
     assert len(rows) == len(settings) * len(found.prompts)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from budcache import Ladder, Mask, Policy
+from budcache.comparison import best_other
 from budcache.events import Scored
 from budcache.report import plots, rendering, svg
 from budcache.report.charts import Scoring, convergence, curve, strips, styles, ticks
@@ -37,6 +38,7 @@ def test_a_curve_has_a_point_where_each_method_ended_up():
             summed = entry.summed(PSNR)
             assert (mark.x, mark.y, mark.error) == (entry.mean_calls, summed.mean, summed.error)
             assert PSNR.written(summed.mean) in mark.note
+            assert f"5th percentile {PSNR.written(summed.tail)}" in mark.note
 
 
 def test_page_and_plot_draw_the_same_curve(axes):
@@ -110,11 +112,40 @@ def test_thirty_methods_can_be_told_apart_without_colours():
     assert looks["budcache"].dash == ""
 
 
+def test_sixteen_methods_have_sixteen_colours():
+    looks = styles(comparison(methods=tuple(f"method {i}" for i in range(30))))
+    colours = [look.colour for look in looks.values()]
+    assert len(set(colours[:16])) == 16 and colours[16:] == colours[:14], "they repeat as late as they can"
+    assert len(set(looks.values())) == 30
+    sheet = (rendering.TEMPLATES / "colours.css").read_text()
+    assert all(f".{colour} {{ --own: var(--{colour}); }}" in sheet for colour in colours)
+
+
+def test_figures_below_a_curve_are_budgets_that_were_measured():
+    for _, it in svg.placed(curve(comparison(budgets=(6, 10)), PSNR)).sizes:
+        assert [name for _, name in it["columns"]] == ["6", "10"]
+    (_, wide), (_, narrow) = svg.placed(
+        curve(comparison(budgets=tuple(range(1, 12)), methods=("uniform", "budcache")), PSNR)
+    ).sizes
+    names = [[name for _, name in it["columns"]] for it in (wide, narrow)]
+    assert names[0] == [str(budget) for budget in range(1, 12)]
+    assert 1 < len(names[1]) < 9 and all(name.isdigit() for name in names[1]), "where there are many, whole numbers"
+
+
+def test_the_best_rivals_error_is_shown_beside_ours():
+    found = comparison()
+    chart = curve(found, PSNR)
+    (rival,) = [line.title for line in chart.lines if line.rival]
+    assert rival == best_other(found, 5, PSNR).title
+    html = rendering.environment().from_string('{% from "chart.html.jinja" import chart %}{{ chart(it, "x") }}')
+    assert html.render(it=svg.placed(chart)).count(" rival") == 2, "wide and narrow"
+
+
 def test_every_colour_of_the_page_can_be_read_on_its_ground():
     """Contrast AA, 4.5 to 1, in both themes: names of lines are written in the colours of the lines."""
     sheet = (rendering.TEMPLATES / "colours.css").read_text()
     colours = {name: both for name, *both in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", sheet)}
-    assert {"ink", "soft", "ours", "near", "bad", *(f"c{i}" for i in range(12))} <= set(colours)
+    assert {"ink", "soft", "ours", "near", "bad", *(f"c{i}" for i in range(16))} <= set(colours)
 
     def light(colour):
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -126,7 +157,7 @@ def test_every_colour_of_the_page_can_be_read_on_its_ground():
         return (bright + 0.05) / (dark + 0.05)
 
     for theme in (0, 1):
-        for name in colours.keys() - {"ground", "card", "line", "faint", "tint", "on"}:
+        for name in colours.keys() - {"ground", "card", "line", "edge", "faint", "tint", "on"}:
             for ground in ("card", "ground", "tint") if name in ("ink", "soft", "ours") else ("card",):
                 assert contrast(colours[name][theme], colours[ground][theme]) >= 4.5, (name, ground, theme)
         assert contrast(colours["on"][theme], colours["ours"][theme]) >= 4.5
@@ -135,12 +166,19 @@ def test_every_colour_of_the_page_can_be_read_on_its_ground():
 def test_the_best_so_far_only_falls_and_stays_to_the_end():
     losses = [3.0, 5.0, 2.0, 2.5, 0.0, 1.0, 4.0]
     history = [Scoring(2, loss, 10 * i, "ladder") for i, loss in enumerate(losses)] + [Scoring(3, 0.5, 90, "polish")]
-    chart = convergence(history, [2, 3, 4], "sample-calls spent")
+    chart = convergence(history, [2, 3, 4], "sample-calls")
     two, three = chart.lines
     assert [(mark.x, mark.y) for mark in two.marks] == [(0, 3.0), (20, 2.0), (50, 1.0), (90, 1.0)]
     assert [(mark.x, mark.y) for mark in three.marks] == [(90, 0.5)] * 2
     assert {phase: len(points) for phase, points in chart.dots.items()} == {"ladder": 6, "polish": 1}
-    assert "best loss 1 at 50 sample-calls spent" in two.note
+    assert [mark.note for mark in two.marks[1:]] == [
+        "2 calls: best loss 2 after 20 sample-calls",
+        "2 calls: best loss 1 after 50 sample-calls",
+        "",
+    ]
+    assert two.marks[-1].label == "2 calls"
+    for _, it in svg.placed(chart).sizes:
+        assert [len(line["marks"]) for line in it["lines"]] == [3, 1], "what can be tapped"
     assert convergence([], [2], "") is None
     assert convergence(history, [4], "") is None
 

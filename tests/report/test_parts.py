@@ -14,7 +14,7 @@ from PIL import Image
 
 from budcache import Ladder, Mask, Policy
 from budcache.comparison import Comparison, Measure
-from budcache.comparison.folder import picture
+from budcache.comparison.kept import picture
 from budcache.comparison.table import rows
 from budcache.metrics import METRICS
 from budcache.provenance import Quality
@@ -45,7 +45,7 @@ def test_worst_cases_come_first():
     table = per_prompt(found, 5)
     assert [row.prompt for row in table.rows] == ["two dogs", "red", "a cat"]
     assert table.titles[0] == "budcache"
-    assert [row.cells[0] for row in table.rows] == [("10.00", False), ("20.00", False), ("30.00", True)]
+    assert [row.cells[0] for row in table.rows] == [("10.0", False), ("20.0", False), ("30.0", True)]
     assert table.lost == 2
     best = max(found.entry(method, 5).values["psnr"][1] for method in ("uniform", "teacache"))
     assert table.rows[0].lead == pytest.approx(10 - best)
@@ -62,10 +62,12 @@ def test_where_low_is_good_the_worst_is_high():
 
 
 @pytest.mark.parametrize("stronger", ["uniform", "teacache"])
-def test_the_strongest_of_the_others_stands_beside_ours(stronger):
+def test_the_strongest_of_the_others_stands_beside_ours(stronger, tmp_path):
     found = with_values(with_values(comparison(), "uniform", (20.0,) * 3), "teacache", (20.0,) * 3)
     found = with_values(found, stronger, (25.0,) * 3)
     assert per_prompt(found, 5).titles[:2] == ["budcache", found.methods[stronger]]
+    shown = gallery(found, tmp_path, ROOM).shots[5][0]
+    assert [shot.entry.title for shot in shown] == per_prompt(found, 5).titles, "cards have the same order"
 
 
 def test_a_picture_says_its_calls_where_they_are_not_the_budgets(tmp_path):
@@ -143,7 +145,7 @@ def test_a_page_of_large_clips_stays_light(tmp_path):
     film(found, tmp_path, count=12, size=(224, 160), numbers=True)
     written = page(found, tmp_path)
     assert len(written.encode()) < 3_000_000
-    assert "tap the clip to enlarge it. All clips play together." in written
+    assert "Tap the clip to enlarge it. All clips play together." in written
 
 
 def test_less_room_means_fewer_prompts(tmp_path):
@@ -198,13 +200,25 @@ def test_promises_stand_beside_what_came_of_them(tmp_path):
     assert (kept.budget, kept.promised, kept.on) == (3, "25.0 ± 1.5 dB", "4 samples that chose it")
     summed = found.entry("budcache", 3).summed(found.measures[0])
     assert kept.measured == f"{summed.mean:.1f} ± {summed.error:.1f} dB"
-    assert kept.promised in page(found, tmp_path)
+    apart, off = summed.mean - 25.04, np.hypot(1.5, summed.error)
+    assert (kept.apart, kept.agrees) == (f"{apart:+.1f} ± {off:.1f} dB".replace("-", "−"), abs(apart) <= 2 * off)
+    words = page(found, tmp_path)
+    assert kept.promised in words and kept.apart in words
+    assert "the file&#39;s estimate" in words and ">promised<" not in words
+    chosen_by = "chosen by the samples of the file&#39;s estimate"
+    assert f"The policies were also {chosen_by}, so on new prompts expect a little less." in words
     assert kept.moving == {}, "pictures have no steadiness"
     assert promises.kept(found, "gone.json", tmp_path) == promises.kept(found, None, tmp_path) == []
     fitted = ladder[3].model_copy(update={"quality": qualities[3].model_copy(update={"used_to_fit": True})})
     Ladder.of([fitted]).save(tmp_path / "few.ladder.json")
     (kept,) = promises.kept(found, "few.ladder.json", tmp_path)
     assert (kept.promised, kept.on) == ("less than 25.0 dB", "4 samples that it was fitted on")
+    assert kept.agrees is None and "±" not in kept.apart, "how those scatter says nothing of others"
+    held_out = ladder[3].model_copy(update={"quality": Quality(psnr=10.0, psnr_error=0.1, samples=4)})
+    Ladder.of([held_out]).save(tmp_path / "budcache.ladder.json")
+    (kept,) = promises.kept(found, "budcache.ladder.json", tmp_path)
+    assert kept.agrees is False and promises.caution([kept]) == ""
+    assert ">promised<" in page(found, tmp_path) and "more than two standard errors" in page(found, tmp_path)
 
 
 def test_a_page_of_videos_tells_their_steadiness_beside_their_psnr(tmp_path):
@@ -230,3 +244,21 @@ def test_dots_tell_the_calls_of_every_sample():
     assert rows["budcache"].calls.path.count("M") == 1
     assert rows["teacache"].calls.path.count("M") == 3
     assert rows["budcache"].calls.target == rows["budcache"].calls.low
+
+
+def test_bars_end_at_the_full_run():
+    found = comparison()
+    entries = [
+        entry.model_copy(
+            update={
+                "full_seconds": (2.0,) * 25,
+                "full_calls": (STEPS,) * 25,
+                "timed_seconds": (0.8,) * 25,
+                "timed_calls": (entry.budget,) * 25,
+            }
+        )
+        for entry in found.entries
+    ]
+    rows = {row.entry.method: row for row in promises.spreads(found.model_copy(update={"entries": tuple(entries)}), 3)}
+    assert rows["budcache"].calls.high == 100 * 3 / STEPS
+    assert (rows["budcache"].times.high, rows["budcache"].times.text) == (40.0, "40 %")

@@ -72,13 +72,15 @@ class DiCache(Native):
     def variants(self) -> list[DiCache]:
         """Both kinds of error that the authors have, warm-ups from theirs down to none, probes; apart and together.
 
-        A warm-up of a fifth of the steps is most of a small budget, and the method should not lose by that alone.
+        And with the last step always computed, as for FLUX, and without, as for Wan: a warm-up of a fifth of the steps
+        is most of a small budget, the last step one of its calls, and the method should not lose by that alone.
         """
         kinds = (False, True) if self.difference is None else (self.difference,)
         together = replace(self, apart=False)
         return [
-            replace(each, difference=kind, warmup=share, probe=probe)
+            replace(each, difference=kind, warmup=share, probe=probe, last=last)
             for each in dict.fromkeys([self, together])
+            for last in (self.last, not self.last)
             for kind in kinds
             for share in WARMUPS
             for probe in dict.fromkeys([self.probe, *(m for m in PROBES if m <= self.deepest)])

@@ -13,6 +13,7 @@ from budcache.baselines.base import Baseline, Knob, pick
 from budcache.baselines.magcache import MagCache
 from budcache.baselines.ratios import FLUX
 from budcache.baselines.tally import Tally, watched
+from budcache.baselines.taylorseer import FIRST, ORDERS
 from budcache.errors import PipelineError
 from budcache.mask import Mask
 from budcache.pipeline.trunk import transformers
@@ -202,7 +203,7 @@ class DiffusersTaylorSeer(Diffusers):
         found = [
             replace(self, first=first, order=order, lite=lite)
             for lite in (False, True)
-            for first in (1, 2, 3)
-            for order in (1, 2)
+            for first in FIRST
+            for order in ORDERS
         ]
         return list(dict.fromkeys([self, *found]))

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from budcache.baselines.base import Branch, Here, Knob, Native, StaticBranch
-from budcache.baselines.taylorseer import intervals
+from budcache.baselines.taylorseer import FIRST, intervals
 from budcache.errors import SearchError
 from budcache.mask import Mask
 
@@ -28,8 +28,9 @@ __all__ = ["L2P", "learned"]
 
 Table = tuple[tuple[float, ...], ...]
 
-HISTORIES = (2, 3, 4, 100)  # past features; the last is all of them
-RIDGES = (1e-6, 1e-4, 1e-2)
+# The likeliest first: of each mask only the first few settings meet those of other masks.
+HISTORIES = (3, 4, 2, 100)  # past features; the last is all of them
+RIDGES = (1e-2, 1e-4, 0.1, 1e-6, 1.0, 1e-8)  # from free weights to half of the way back to repeating
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +77,9 @@ class L2P(Native):
         """First steps as TaylorSeer's, and what the paper leaves open."""
         found = [
             replace(self, first=first, history=history, ridge=ridge)
-            for first in (1, 2, 3)
-            for history in HISTORIES
+            for first in FIRST
             for ridge in RIDGES
+            for history in HISTORIES
         ]
         return list(dict.fromkeys([self, *found]))
 

@@ -177,7 +177,7 @@ def segment_errors(record: Record, samples: int, longest: int) -> tuple[tuple[fl
 
     A segment's run leaves the full one at i, reuses up to j and computes everything from there on.
     """
-    from budcache.baselines.record import fresh
+    from budcache.baselines.pictures import fresh
 
     if record.pipe is None or not record.samples:
         raise SearchError("LeMiCa needs runs of its own, but this record has no pipeline. Make it with record().")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from budcache.baselines.base import Branch, Here, Knob, Native, relative_l1
+from budcache.baselines.pictures import Sample, drawn
 from budcache.baselines.runs import caching
 from budcache.baselines.signals import PROJECTED, signal
 from budcache.errors import PipelineError, SearchError
 from budcache.pipeline.parts import bare, denoisers
-from budcache.samples.batch import merge
 
-__all__ = ["Record", "Trace", "fresh", "record"]
+__all__ = ["Record", "Trace", "record"]
 
 Array = NDArray[np.float64]
-Sample = Mapping[str, Any]
 
 # A residual is kept for one run, to be compared with the others of that run: at most so many of its values, whole
 # tokens at equal distances. All that is asked of them are means over values.
@@ -65,14 +64,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Record:
-    """What was seen in the full runs of some samples, a few thousand numbers; and how to run them again.
+    """What was seen in the full runs of some samples: numbers, and each one's picture; and how to run them again.
 
     Args:
         steps: K.
         model: the name of the transformer's class.
         traces: one for each run and guidance branch.
         pipe: the pipeline, and the samples that it ran, `batch` at a time: LeMiCa needs runs of its own.
-        latents: the final latents of each sample, which tuning compares with.
+        pictures: of each sample, which tuning compares with, in half precision.
         sigmas: the noise levels that they ran on, K + 1 of them, where the scheduler has some.
     """
 
@@ -82,7 +81,7 @@ class Record:
     pipe: Any = None
     samples: tuple[Sample, ...] = ()
     batch: int = 1
-    latents: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
+    pictures: tuple[NDArray[np.float16], ...] = field(default=(), repr=False, compare=False)
     sigmas: tuple[float, ...] | None = None
 
     def mean(self, name: str, branch: int | None = None) -> Array:
@@ -108,7 +107,7 @@ class Record:
         )
 
     def _part(self, traces: slice, samples: slice) -> Record:
-        return replace(self, traces=self.traces[traces], samples=self.samples[samples], latents=self.latents[samples])
+        return replace(self, traces=self.traces[traces], samples=self.samples[samples], pictures=self.pictures[samples])
 
     @property
     def branches(self) -> int:
@@ -130,39 +129,18 @@ def record(pipe: Any, steps: int, samples: Sequence[Sample], batch: int = 1) -> 
     recorder = _Recorder(steps=steps)
     branches = recorder.run.branches
     traces: list[Trace] = []
-    latents: list[Tensor] = []
+    pictures: list[NDArray[np.float16]] = []
     with ExitStack() as undo:
         for module in denoisers(pipe).values():
             undo.callback(module.register_forward_hook(recorder.run.output_hook).remove)
         undo.enter_context(caching(pipe, recorder, steps))
         for start in range(0, len(samples), batch):
             branches.clear()
-            latents += pipe(**call(samples[start : start + batch], steps))[0].cpu().unbind()
+            pictures += drawn(pipe, samples[start : start + batch], steps)
             traces += [branches[number].trace(number, steps) for number in sorted(branches)]
             branches.clear()
     model = type(next(map(bare, denoisers(pipe).values()))).__name__
-    return Record(steps, model, tuple(traces), pipe, tuple(samples), batch, tuple(latents), recorder.run.sigmas)
-
-
-def call(samples: Sequence[Sample], steps: int) -> dict[str, Any]:
-    """The call of a pipeline that runs some samples once more, down to latents only."""
-    merged = merge([fresh(sample) for sample in samples]) if len(samples) > 1 else fresh(samples[0])
-    return {**merged, "num_inference_steps": steps, "output_type": "latent"}
-
-
-def fresh(sample: Sample) -> dict[str, Any]:
-    """A sample whose generators are copies: a run uses a generator up, and the next is to start at the same noise."""
-    return {name: _fresh(value) for name, value in sample.items()}
-
-
-def _fresh(value: Any) -> Any:
-    if isinstance(value, list | tuple) and any(isinstance(each, torch.Generator) for each in value):
-        return [_fresh(each) for each in value]
-    if isinstance(value, torch.Generator):
-        twin = torch.Generator(value.device)
-        twin.set_state(value.get_state())
-        return twin
-    return value
+    return Record(steps, model, tuple(traces), pipe, tuple(samples), batch, tuple(pictures), recorder.run.sigmas)
 
 
 @dataclass

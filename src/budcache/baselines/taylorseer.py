@@ -15,7 +15,10 @@ from budcache.mask import Mask
 if TYPE_CHECKING:
     from budcache.baselines.record import Record
 
-__all__ = ["Series", "TaylorSeer", "intervals"]
+__all__ = ["FIRST", "ORDERS", "Series", "TaylorSeer", "intervals"]
+
+# What is chosen from: the authors' scripts have 1 to 3 first steps and order 1 or 2.
+FIRST, ORDERS = (1, 2, 3, 4), (1, 2, 3, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +65,8 @@ class TaylorSeer(Native):
         return intervals(steps or self.steps, self.first, self.interval)
 
     def variants(self) -> list[TaylorSeer]:
-        """The first steps and orders that the authors' scripts have: 1 to 3, and 1 or 2; its own settings first."""
-        found = [replace(self, first=first, order=order) for first in (1, 2, 3) for order in (1, 2)]
+        """The first steps and orders of the authors' scripts, 1 to 3 and 1 or 2, and some beyond."""
+        found = [replace(self, first=first, order=order) for first in FIRST for order in ORDERS]
         return list(dict.fromkeys([self, *found]))
 
     def branch(self, steps: int, number: int) -> Branch:

@@ -97,11 +97,16 @@ class TeaCache(Native):
         )
 
     def variants(self) -> list[TeaCache]:
-        """Both signals, each with the steps that the authors keep for it."""
-        if not self.projection:
-            return [self]
-        other = replace(self, coefficients=self.projection, first=RETAINED, last=False, projected=True, projection=())
-        return [self, other]
+        """Both signals, each with the first steps that the authors keep for it; with the last step and without.
+
+        The authors always compute the last step for FLUX, but not for Wan with the projected signal. At a small budget
+        it is a call that may be worth more elsewhere, and the method should not lose by that.
+        """
+        kept = [self]
+        if self.projection:
+            ret = replace(self, coefficients=self.projection, projection=(), projected=True)
+            kept.append(replace(ret, first=RETAINED, last=False))
+        return [replace(each, last=last) for each in kept for last in (each.last, not each.last)]
 
     def relaxed(self) -> TeaCache | None:
         """A first step less."""

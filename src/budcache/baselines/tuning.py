@@ -1,9 +1,10 @@
 """A method at its best: all the knobs that its authors name, chosen on calibration samples by quality at a budget.
 
-Settings are compared by the final latents, against those of the full runs. Whoever knows its steps beforehand costs
-nothing to bring to a budget: its masks are listed, those that full runs call poor are left out, and the others meet on
-few samples, the better half of them on twice as many, and so on; last, the settings that share the best mask. A method
-that decides while it runs has its threshold set on both sides of the budget, and its quality is read off in between.
+Settings are compared by the PSNR of their pictures to those of the full runs, as comparisons do. Whoever knows its
+steps beforehand costs nothing to bring to a budget: its masks are listed, those that full runs call poor are left out,
+and the others meet with some settings each on few samples, the better half of them on twice as many, and so on, the
+last four on all; then all settings of the best mask. A method that decides while it runs has its threshold set on both
+sides of the budget, and its quality is read off in between; its variants meet likewise.
 """
 
 from __future__ import annotations
@@ -12,29 +13,27 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, zip_longest
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import torch
 
 from budcache.baselines.base import Baseline
-from budcache.baselines.record import Record, Sample, call, record
-from budcache.baselines.runs import caching
+from budcache.baselines.pictures import Sample
+from budcache.baselines.record import Record
+from budcache.baselines.thresholds import FEW, HIGHEST, LOWEST, Thresholds
+from budcache.baselines.trials import Trials
 from budcache.errors import SearchError
 from budcache.mask import Computed
 
 __all__ = ["Choice", "Tuner", "tune"]
 
 Method = TypeVar("Method", bound=Baseline)
+Candidate = TypeVar("Candidate")
 
-LOWEST, HIGHEST = 1e-4, 1e2  # thresholds lie in between: nothing skips below, and all skip all that they can above
 GRID, LEAST = 4000, 400  # values of a threshold that masks are listed for, over all variants; of each at least
-MOST = 16  # settings of one budget that are run against each other
-FEW = 4  # samples that all of these are run on
-TRIALS = 12  # of a threshold for one budget
-APART = 1.0  # calls between the two sides of a budget
-STEPS_AWAY = (-1.6, -0.8, 0.8, 1.6)  # calls from the budget at which there are settings in reserve
+MOST = 16  # masks of one budget that are run against each other
+EACH = 6  # settings of each of them, at most
+LAST = 4  # of these, and of variants of a threshold, that are run on all samples
 
 
 @dataclass(frozen=True)
@@ -66,20 +65,6 @@ def tune(pipe: Any, method: Method, budget: int, samples: Sequence[Sample], step
     return Tuner(pipe, method, samples, steps).choice(budget).settings[0][0]
 
 
-@dataclass
-class _Trial:
-    """What a setting did on the first samples: its calls, and how near to the full runs it ended, in decibels."""
-
-    calls: list[float]
-    nearness: list[float]
-
-    def mean_calls(self, count: int) -> float:
-        return float(np.mean(self.calls[:count]))
-
-    def quality(self, count: int) -> float:
-        return float(np.mean(self.nearness[:count]))
-
-
 class Tuner(Generic[Method]):
     """Brings one method to any number of budgets; what was run for one serves the next.
 
@@ -103,12 +88,14 @@ class Tuner(Generic[Method]):
         batch: int = 1,
         spent: Callable[[int], None] = lambda calls: None,
     ) -> None:
-        self.pipe, self.method, self.samples, self.batch, self.spent = pipe, method, samples, batch, spent
-        self.steps = method.steps if steps is None else steps
-        self.sample_calls = 0.0
-        self._known = known
-        self._trials: dict[str, _Trial] = {}
-        self._points: dict[str, dict[float, Method]] = {}  # of each variant, by value of the knob
+        self.method, self.samples, self.steps = method, samples, method.steps if steps is None else steps
+        self.trials = Trials(pipe, samples, self.steps, known, batch, spent)
+        self._thresholds: Thresholds[Method] = Thresholds(self.trials)
+
+    @property
+    def sample_calls(self) -> float:
+        """What choosing has taken so far."""
+        return self.trials.sample_calls
 
     def choice(self, budget: int) -> Choice[Method]:
         """The method's best settings for a budget."""
@@ -154,34 +141,27 @@ class Tuner(Generic[Method]):
         return groups
 
     def _best(self, settings: list[Method]) -> Method:
-        if len(settings) <= MOST or not self.samples:
-            return self._winner(settings)
+        if not self.samples:
+            return settings[0]
         masks: dict[Hashable, list[Method]] = {}
         for setting in settings:
             masks.setdefault(setting.planned(self.steps).branches, []).append(setting)
-        groups = sorted(masks.values(), key=lambda those: self._harm(those[0].planned(self.steps)))
-        # One setting of each mask in turn: what full runs say of a mask says nothing of the other settings.
-        turns = (each for turn in zip_longest(*groups) for each in turn if each is not None)
-        first, every = self._winner(list(islice(turns, MOST))), len(self.samples)
+        # Where there are many, full runs say which masks are poor, but nothing of their other settings.
+        groups = list(masks.values())
+        if len(groups) > MOST:
+            groups = sorted(groups, key=lambda those: self._harm(those[0].planned(self.steps)))[:MOST]
+        count = len(self.samples)
+        first = halved([setting for those in groups for setting in those[:EACH]], self._quality, count)
         others = [each for each in masks[first.planned(self.steps).branches] if each != first]
-        last = [first, self._winner(others)] if others else [first]
-        return max(last, key=lambda setting: self._trial(setting, every).quality(every))
+        last = [first, halved(others, self._quality, count)] if others else [first]
+        return halved(last, self._quality, count)
 
-    def _winner(self, settings: list[Method]) -> Method:
-        """The best of some settings: all are run on few samples, the better half on twice as many, and so on."""
-        if len(settings) == 1 or not self.samples:
-            return settings[0]
-        count = min(FEW, len(self.samples))
-        while True:
-            ranked = sorted(settings, key=lambda setting: -self._trial(setting, count).quality(count))
-            if len(ranked) == 1 or count == len(self.samples):
-                return ranked[0]
-            count = min(2 * count, len(self.samples))
-            settings = ranked[: max(2 if count == len(self.samples) else 1, len(ranked) // 2)]
+    def _quality(self, setting: Method, count: int) -> float:
+        return self.trials.run(setting, count).quality(count)
 
     def _harm(self, run: Computed) -> float:
         """What full runs say of a mask: how far reused residuals are from the true ones, by the length of the steps."""
-        full, masks = self._record, run.branches
+        full, masks = self.trials.full, run.branches
         sigmas = np.array(full.sigmas) if full.sigmas is not None else np.linspace(1, 0, self.steps + 1)
         lengths, total = -np.diff(sigmas), 0.0
         for number, mask in enumerate(masks):
@@ -196,145 +176,32 @@ class Tuner(Generic[Method]):
         method = self.method
         if budget == self.steps:
             return [(method.tuned(method.knob.most), float(budget))]
-        reached = [each for variant in method.variants() if (each := self._loosened(variant, budget)) is not None]
+        reached = [
+            each for variant in method.variants() if (each := self._thresholds.loosened(variant, budget)) is not None
+        ]
         variants = list(dict.fromkeys(reached))
         if not variants:
             loosest = method.tuned(method.knob.fewest)
-            return [(loosest, self._trial(loosest, 1).mean_calls(1))]
-        count, everything = min(FEW, len(self.samples)), len(self.samples)
-        while True:
-            ranked = sorted(variants, key=lambda variant: -self._at_budget(variant, budget, count))
-            if len(ranked) == 1 or count == everything:
-                break
-            count = min(2 * count, everything)
-            variants = ranked[: max(1, len(ranked) // 2)]
-        return self._both_sides(ranked[0], budget)
+            return [(loosest, self.trials.run(loosest, 1).mean_calls(1))]
 
-    def _both_sides(self, variant: Method, budget: int) -> list[tuple[Method, float]]:
-        """The setting nearest to the budget on all samples, and some in reserve below and above."""
-        few, everything = min(FEW, len(self.samples)), len(self.samples)
-        self._aim(variant, budget, everything)
-        for away in STEPS_AWAY:
-            self._aim(variant, min(max(budget + away, 1.0), self.steps), few)
-        known = self._known_points(variant, 1)
-        tried = [(setting, self._calls(setting), len(self._trials[repr(setting)].calls)) for setting in known]
-        whole = [(setting, calls) for setting, calls, count in tried if count == everything]
-        nearest = min(whole, key=lambda each: (abs(each[1] - budget), each[1]))
-        rest = [(setting, calls) for setting, calls, _ in tried if setting != nearest[0] and calls != nearest[1]]
-        near = sorted(rest, key=lambda each: abs(each[1] - budget))
-        below, above = ([each for each in near if (each[1] < budget) == side] for side in (True, False))
-        return [nearest, *sorted(below[:3] + above[:3], key=lambda each: abs(each[1] - budget))]
+        def quality(variant: Method, count: int) -> float:
+            return self._thresholds.at_budget(variant, budget, count)
 
-    def _calls(self, setting: Method) -> float:
-        trial = self._trials[repr(setting)]
-        return trial.mean_calls(len(trial.calls))
-
-    def _loosened(self, variant: Method | None, budget: int) -> Method | None:
-        """A variant whose knob reaches the budget, its forced steps loosened as far as it takes; None if it cannot."""
-        while variant is not None:
-            if self._trial(variant.tuned(variant.knob.fewest), 1).mean_calls(1) <= budget:
-                return variant
-            variant = variant.relaxed()
-        return None
-
-    def _at_budget(self, variant: Method, budget: int, count: int) -> float:
-        """The quality between the settings nearest to the budget on both sides of it."""
-        self._aim(variant, budget, count)
-        trials = [self._trials[repr(setting)] for setting in self._known_points(variant, count)]
-        points = [(trial.mean_calls(count), trial.quality(count)) for trial in trials]
-        below = max((each for each in points if each[0] <= budget), default=None)
-        above = min((each for each in points if each[0] >= budget), default=None)
-        if below is None or above is None or below[0] == above[0]:
-            return min(points, key=lambda each: abs(each[0] - budget))[1]
-        return float(np.interp(budget, [below[0], above[0]], [below[1], above[1]]))
-
-    def _aim(self, variant: Method, target: float, count: int) -> None:
-        """Try values of the knob until there is one on either side of the wanted calls, not far apart, on `count`."""
-        for setting in self._nearest(variant, target):  # what fewer samples found is likely right
-            self._trial(setting, count)
-        for _ in range(TRIALS):
-            made = {value: self._points_of(variant, value, count) for value in self._values_of(variant, count)}
-            more = max((value for value, calls in made.items() if calls > target), default=None)
-            fewer = min(
-                (v for v, calls in made.items() if calls <= target and (more is None or v > more)), default=None
-            )
-            if target in made.values() or (more and fewer and made[more] - made[fewer] <= APART):
-                return
-            value = self._next(variant, more, fewer)
-            if value is None:
-                return
-            self._try(variant, value, count)
-
-    def _next(self, variant: Method, more: float | None, fewer: float | None) -> float | None:
-        """A value between those on both sides of the target; with one side only, further out, from the method's own."""
-        knob = variant.knob
-        if more is None and fewer is None:
-            own = float(getattr(variant, knob.name))
-            return own if knob.most < own < knob.fewest else 1.0
-        if more is None:
-            value = (fewer or 1.0) / 2
-            return value if value >= LOWEST else None
-        if fewer is None:
-            value = 2 * more
-            return value if value <= HIGHEST else None
-        value = math.sqrt(more * fewer) if more > 0 else fewer / 2
-        return value if abs(value - more) > 1e-6 * value else None
-
-    def _try(self, variant: Method, value: float, count: int) -> None:
-        setting = variant.tuned(value)
-        self._points.setdefault(repr(variant), {})[value] = setting
-        self._trial(setting, count)
-
-    def _nearest(self, variant: Method, target: float) -> list[Method]:
-        """The settings tried so far that come nearest to a number of calls, one from below and one from above."""
-        known = [(setting, self._calls(setting)) for setting in self._points.get(repr(variant), {}).values()]
-        below = sorted((each for each in known if each[1] <= target), key=lambda each: -each[1])[:1]
-        above = sorted((each for each in known if each[1] > target), key=lambda each: each[1])[:1]
-        return [setting for setting, _ in below + above]
-
-    def _known_points(self, variant: Method, count: int) -> list[Method]:
-        points = self._points.get(repr(variant), {})
-        return [setting for setting in points.values() if len(self._trials[repr(setting)].calls) >= count]
-
-    def _values_of(self, variant: Method, count: int) -> list[float]:
-        points = self._points.get(repr(variant), {})
-        return [value for value, setting in points.items() if len(self._trials[repr(setting)].calls) >= count]
-
-    def _points_of(self, variant: Method, value: float, count: int) -> float:
-        return self._trials[repr(self._points[repr(variant)][value])].mean_calls(count)
-
-    # Running
-
-    @cached_property
-    def _record(self) -> Record:
-        if self._known is not None:
-            return self._known
-        self._spend(self.steps * len(self.samples))
-        return record(self.pipe, self.steps, self.samples, self.batch)
-
-    def _trial(self, setting: Method, count: int) -> _Trial:
-        """A setting on the first samples, of which only those are run that were not before."""
-        trial = self._trials.setdefault(repr(setting), _Trial([], []))
-        if len(trial.calls) >= count:
-            return trial
-        full = self._record.latents  # which may have to be run first, without the method
-        size = self.batch if setting.static else 1  # who decides while it runs decides for a batch as a whole
-        with caching(self.pipe, setting, self.steps) as runs:
-            for begin in range(len(trial.calls), count, size):
-                part = range(begin, min(begin + size, count))
-                latents = self.pipe(**call([self.samples[i] for i in part], self.steps))[0].cpu()
-                trial.calls += [runs.calls[-1]] * len(part)
-                trial.nearness += [_nearness(latents[at], full[i]) for at, i in enumerate(part)]
-                self._spend(runs.calls[-1] * len(part))
-        return trial
-
-    def _spend(self, calls: float) -> None:
-        before, self.sample_calls = self.sample_calls, self.sample_calls + calls
-        self.spent(int(self.sample_calls) - int(before))
+        return self._thresholds.both_sides(halved(variants, quality, len(self.samples)), budget)
 
 
-def _nearness(latents: torch.Tensor, full: torch.Tensor) -> float:
-    return -10 * math.log10(float((latents.float() - full.float()).square().mean()) + 1e-12)
+def halved(candidates: Sequence[Candidate], quality: Callable[[Candidate, int], float], samples: int) -> Candidate:
+    """The best of some candidates: all meet on few samples, the better half on twice as many, the last few on all.
+
+    Args:
+        quality: of a candidate on so many of the samples; higher is better.
+        samples: how many there are.
+    """
+    ranked, count = list(candidates), min(FEW, samples)
+    while len(ranked) > LAST and count < samples:
+        ranked.sort(key=lambda each: -quality(each, count))
+        ranked, count = ranked[: max(LAST, len(ranked) // 2)], min(2 * count, samples)
+    return max(ranked, key=lambda each: quality(each, samples)) if len(ranked) > 1 else ranked[0]
 
 
 def _values(method: Baseline, steps: int, variants: int) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from budcache.calibration.aggregate import Care, cared_for, mean, percentile, standard_error
+from budcache.aggregate import Care, cared_for, mean, percentile, standard_error
 from budcache.calibration.asking import Asked, Scope, new_owner
 from budcache.calibration.pictures import Pictures
 from budcache.calibration.rolling import Final, Roll, by_sample

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from budcache.calibration.aggregate import mean, near_worst
+from budcache.aggregate import mean, near_worst
 from budcache.errors import SearchError
 from budcache.rows import Row
 

@@ -12,6 +12,7 @@ import typer
 from budcache.cli.bar import Bar
 from budcache.cli.common import check_writable, command, open_pipeline, out, say
 from budcache.cli.compare import KeptRows
+from budcache.jobs.config import Refine
 from budcache.jobs.search import search
 from budcache.policy import Ladder
 
@@ -35,6 +36,7 @@ class Show:
         calibration: prompts, for ours and for the settings of the others.
         prompts: evaluation prompts to measure on.
         batch: samples at once.
+        refine: how far ours is refined; "full" is what `budcache compare` does.
         call: how to use what was found, in a line of Python.
     """
 
@@ -50,6 +52,7 @@ class Show:
     calibration: int
     prompts: int
     batch: int
+    refine: Refine
     call: str
 
     @property
@@ -68,9 +71,9 @@ class Show:
 PICTURES = Show(
     model="tiny-flux",
     steps=28,
-    budgets=(6, 10),
-    shown=10,
-    compared=(6, 10),
+    budgets=(6, 8, 10),
+    shown=8,
+    compared=(6, 8, 10),
     plain=("fewer-steps", "ipndm", "dpmpp", "unipc", "uniform"),
     tuned=("teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p"),
     settings=HERE / "demo.settings.json",
@@ -78,6 +81,7 @@ PICTURES = Show(
     calibration=12,
     prompts=8,
     batch=8,
+    refine="full",
     call='image = pipe("red apple").images[0]',
 )
 VIDEOS = Show(
@@ -93,6 +97,7 @@ VIDEOS = Show(
     calibration=4,
     prompts=4,
     batch=4,
+    refine="fit",
     call='video = pipe("red apple rolling to the right").frames[0]',
 )
 
@@ -126,14 +131,12 @@ def present(show: Show, folder: Path, prompts: int) -> None:
     pipe = open_pipeline(show.model, "cpu", "float32")
     pipe.set_progress_bar_config(disable=True)
     learned_on = show.texts("calibration", show.calibration)
-    out.print(
-        f"[bold]1. Search and fit[/bold] on {show.model}: {', '.join(map(str, show.budgets))} of {show.steps} calls"
-    )
-    ladder = _searched(show, pipe, learned_on, folder, fit=True)
+    out.print(f"[bold]1. Search[/bold] on {show.model}: {', '.join(map(str, show.budgets))} of {show.steps} calls")
+    ladder = _searched(show, pipe, learned_on, folder, show.refine)
     path = ladder.save(folder / "budcache.ladder.json")
     out.print(describe(ladder))
-    say("The same search without a fit, to compare with.")
-    plain = _searched(show, pipe, learned_on, folder, fit=False)
+    say("The same search with outputs repeated as they are, to compare with.")
+    plain = _searched(show, pipe, learned_on, folder, "none")
     plain.save(folder / "budcache-plain.ladder.json")
 
     measured_on = show.texts("evaluation", prompts)
@@ -167,21 +170,23 @@ def present(show: Show, folder: Path, prompts: int) -> None:
     longer = f"budcache compare {show.model} --steps {show.steps} --budgets {budgets}"
     say(f"`{longer}` takes longer: more prompts and methods, each timed.")
     seconds = time.perf_counter() - begin
-    say(f"The report: {folder / 'comparison.html'} ({seconds:.0f} s in all). On your own pipeline:\n")
-    say(f'    with budcache.applied(pipe, "{path}", budget={show.shown}):\n        {show.call}')
+    say(f"The report: {folder / 'comparison.html'} ({seconds:.0f} s in all). What was found, in Python:\n")
+    say(f'    pipe = budcache.load("{show.model}")')
+    say(f'    with budcache.applied(pipe, "{path}", budget={show.shown}):\n        {show.call}\n')
+    say("For your own pipeline search first: `budcache recipe` has the commands for FLUX, Wan, Qwen-Image and others.")
 
 
-def _searched(show: Show, pipe: Any, prompts: list[str], folder: Path, *, fit: bool) -> Ladder:
-    """Our ladder, with fitted or with plain reuse."""
+def _searched(show: Show, pipe: Any, prompts: list[str], folder: Path, refine: Refine) -> Ladder:
+    """Our ladder, refined or with plain reuse."""
     with Bar() as bar:
         return search(
             pipe,
             steps=show.steps,
             budgets=show.budgets,
             prompts=prompts,
-            refine="fit" if fit else "none",
+            refine=refine,
             batch=show.batch,
-            ledger=folder / ("search.ledger.jsonl" if fit else "budcache-plain.ledger.jsonl"),
+            ledger=folder / ("search.ledger.jsonl" if refine != "none" else "budcache-plain.ledger.jsonl"),
             progress=False,
             watch=bar,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from budcache.calibration.aggregate import Care
+from budcache.aggregate import Care
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     Across,

@@ -7,8 +7,9 @@ Every stage goes on from what the folder holds. `measure` and `show` need no pip
 
 from __future__ import annotations
 
+from budcache.comparison.entry import Entry, Measure
 from budcache.comparison.measuring import measure
-from budcache.comparison.result import Comparison, Entry, LeftOut, Measure
+from budcache.comparison.result import Comparison, LeftOut
 from budcache.comparison.showing import show
 from budcache.comparison.table import text, write_csv
 from budcache.comparison.verdict import Lead, best_other, headline, lead, percentile_lead, tail_lead

@@ -11,9 +11,10 @@ import warnings
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from budcache.comparison.folder import Drawn, Key
-from budcache.comparison.preparing import Preparation, Ready, plain
-from budcache.comparison.result import BESIDE, FULL, Entry
+from budcache.comparison.entry import BESIDE, FULL, Entry
+from budcache.comparison.kept import Drawn, Key
+from budcache.comparison.preparing import Preparation
+from budcache.comparison.ready import Ready, plain
 from budcache.comparison.timing import MANY_PAIRS, Pair, enough
 from budcache.errors import BudcacheError, BudcacheWarning, FileError, WorkerError
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from budcache.comparison.entry import FULL
 from budcache.comparison.methods import AUTHORS, METHODS, OURS, UNTAUGHT, title
-from budcache.comparison.result import FULL
 from budcache.comparison.settings import Settings
 from budcache.errors import SearchError
 from budcache.jobs.setup import check_call

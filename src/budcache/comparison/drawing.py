@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from budcache.comparison.folder import Folder, compares, unusable
+from budcache.comparison.entry import BESIDE, CLOSE, FULL, Entry
+from budcache.comparison.folder import Folder, unusable
+from budcache.comparison.kept import compares
 from budcache.comparison.methods import title
 from budcache.comparison.planning import drawn_already, expected_phases, phase_name, wanted_rows
-from budcache.comparison.preparing import Preparation, Ready, plain
-from budcache.comparison.result import BESIDE, CLOSE, FULL, Entry
+from budcache.comparison.preparing import Preparation
+from budcache.comparison.ready import Ready, plain
 from budcache.errors import BudcacheError, FileError, PipelineError, SearchError, WorkerError
 from budcache.events import EntryDone
 from budcache.jobs.meter import Meter
@@ -98,14 +100,19 @@ class Drawing:
         return list(zip(entry.seconds, entry.calls, strict=True))
 
     def _equivalents(self, ready: Ready, runs: Sequence[Computed]) -> tuple[float, ...]:
-        """The operations of every sample in units of the full run's calls; counted for each number of calls once."""
+        """The operations of every sample in units of the full run's calls.
+
+        A computed step takes as much as another, and so does a skipped one: they are counted in a run of the fewest and
+        in one of the most calls, and those of other runs lie in between.
+        """
         if ready.whole:
             return tuple(float(run.calls) for run in runs)
         if any(is_compiled(module) for module in denoisers(self.pipe).values()):
             return ()  # what a compiled network does cannot be seen
         first = {run.calls: number for number, run in reversed(list(enumerate(runs)))}
-        known = {calls: self._count(number, ready)[0] / self._full_call(number) for calls, number in first.items()}
-        return tuple(round(known[run.calls], 4) for run in runs)
+        ends = sorted({min(first), max(first)})
+        known = [self._count(first[calls], ready)[0] / self._full_call(first[calls]) for calls in ends]
+        return tuple(round(float(np.interp(run.calls, ends, known)), 4) for run in runs)
 
     def _full_call(self, number: int) -> float:
         """Operations of one call of the full run, of samples of this size."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from budcache.comparison.folder import Drawn, Folder
-from budcache.comparison.result import FULL
+from budcache.comparison.entry import FULL
+from budcache.comparison.folder import Folder
+from budcache.comparison.kept import Drawn
 from budcache.jobs.meter import Meter
 from budcache.metrics import Metric, metric
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from budcache.comparison.clocking import TIMING, wants_timing
 from budcache.comparison.clocking import expected_calls as timing_calls
-from budcache.comparison.folder import Key, drawn_in
+from budcache.comparison.entry import FULL, Entry
+from budcache.comparison.kept import Key, drawn_in
 from budcache.comparison.methods import title, usual
 from budcache.comparison.preparing import Preparation
-from budcache.comparison.result import FULL, Entry
 from budcache.events import Phase, Planned
 from budcache.policy import Ladder
 from budcache.wording import several

@@ -1,50 +1,38 @@
-"""Bringing a method to a budget: searching, calibrating and tuning it on the calibration samples."""
+"""Bringing a method to a budget: ours searched, the others at settings chosen, on the calibration samples."""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from budcache.comparison import choosing, searching
+from budcache.comparison.choosing import Choosing
+from budcache.comparison.kept import of_the_folder
 from budcache.comparison.methods import AUTHORS, OURS, SOLVERS, UNTAUGHT
-from budcache.comparison.searching import expected_calls, searched
+from budcache.comparison.ready import Ready, cached, following, plain, solved
 from budcache.comparison.settings import Settings, described
-from budcache.errors import BudcacheError, BudcacheWarning, FileError, PolicyError, SearchError
+from budcache.errors import BudcacheWarning, SearchError
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import Elsewhere, Setup
-from budcache.mask import Computed, Mask
+from budcache.mask import Mask
 from budcache.pipeline.experts import switch_of
 from budcache.policy import Ladder, Origin, Policy
-from budcache.samples.samples import runs_of, seeded
+from budcache.samples.samples import runs_of
 from budcache.wording import quote
 
 if TYPE_CHECKING:
     from budcache.workers import Workers
     from budcache.workers.team import Team
 
-__all__ = ["LEDGER", "SETTINGS", "Preparation", "Ready", "plain"]
+__all__ = ["LEDGER", "Preparation"]
 
 LEDGER = "search.ledger.jsonl"  # of our searches, in the folder of the comparison
-SETTINGS = "settings.json"  # of other people's methods, likewise
-RUNS = 150  # of one sample at one budget that choosing a method's settings takes, typically
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A method at a budget: `running` puts it on the pipeline, and what it gives tells what the last run computed."""
-
-    running: Callable[[], AbstractContextManager[Callable[[], Computed]]]
-    steps: int  # to ask the pipeline for
-    knob: str | None = None
-    learned_on: int | None = None  # samples that it was searched, fitted or tuned on
-    learning_calls: int | None = None  # sample-calls that this took
-    expected: float | None = None  # calls on calibration samples, where they may be others on others
-    whole: bool = False  # its calls are of the whole network, and between them it takes nothing of it
 
 
 @dataclass
@@ -74,7 +62,6 @@ class Preparation:
     settings: Settings | None = None
     workers: Workers | Team | None = None
     kind: str = ""
-    _tuners: dict[str, Any] = field(default_factory=dict)
     _brought: dict[tuple[str, int], list[Ready]] = field(default_factory=dict)
     _held: ExitStack = field(default_factory=ExitStack)
 
@@ -103,15 +90,9 @@ class Preparation:
             return 0
         if method in (*OURS, *AUTHORS):
             groups = [self.budgets] if method in OURS else [[budget] for budget in self.budgets]
-            return sum(expected_calls(method, self.steps, those, len(self.calibration), self._kind) for those in groups)
-        given = self.settings
-        missing = [budget for budget in self.budgets if given is None or given.find(method, budget) is None]
-        if not missing:
-            return 0
-        from budcache.baselines import BASELINES
-
-        own = BASELINES[method].calibration_calls(self.steps, len(self.calibration))
-        return own + min(RUNS, 5 * len(self.calibration)) * sum(missing)
+            steps, count, kind = self.steps, len(self.calibration), self._kind
+            return sum(searching.expected_calls(method, steps, those, count, kind) for those in groups)
+        return choosing.expected_calls(method, self.steps, self.budgets, len(self.calibration), self.settings)
 
     def ready(self, method: str, budget: int) -> list[Ready]:
         """Bring a method to a budget, once; who cannot meet it has settings on both sides, the nearest first."""
@@ -123,31 +104,18 @@ class Preparation:
 
     def _one(self, method: str, budget: int) -> Ready:
         if method in self.policies:
-            return self._policy(self.policies[method][budget])
+            return following(self.pipe, self.policies[method][budget])
         if method == "fewer-steps":
             return plain(self.pipe, budget)
         if method in SOLVERS:
-            return self._solver(method, budget)
+            return solved(self.pipe, method, budget)
         if method == "uniform":
-            return self._policy(Policy(mask=Mask.uniform(self.steps, budget)))
+            return following(self.pipe, Policy(mask=Mask.uniform(self.steps, budget)))
         if method in OURS:
-            return self._policy(self._ladder(method)[budget])
+            return following(self.pipe, self._ladder(method)[budget])
         if method in AUTHORS:
-            return self._policy(self._search(method, [budget], f"{method}-{budget}.ledger.jsonl")[budget])
+            return following(self.pipe, self._search(method, [budget], f"{method}-{budget}.ledger.jsonl")[budget])
         raise AssertionError(method)
-
-    def _solver(self, method: str, budget: int) -> Ready:
-        from budcache.baselines.fewer import another_solver, solved_by
-
-        another_solver(self.pipe.scheduler, method)  # or say why not, before anything is drawn
-        own = plain(self.pipe, budget)
-
-        @contextmanager
-        def running() -> Iterator[Callable[[], Computed]]:
-            with solved_by(self.pipe, method), own.running() as last:
-                yield last
-
-        return Ready(running, budget, whole=True)
 
     def _ladder(self, method: str) -> Ladder:
         """Ours: from the folder as far as an earlier run got, and searched for the budgets that are missing there."""
@@ -164,7 +132,7 @@ class Preparation:
         """The rungs that an earlier run found; a ladder of another search is put aside, for it may have cost much."""
         if not file.exists():
             return []
-        with _of_the_folder():
+        with of_the_folder():
             ladder = Ladder.load(file)
         differs = self._difference(ladder)
         if differs is None:
@@ -222,7 +190,7 @@ class Preparation:
                 "the pipeline has two experts, and the published search does not know that the second one's first step "
                 "must be computed. Leave it out."
             )
-        return searched(
+        return searching.searched(
             method,
             self._where,
             kind=self._kind,
@@ -235,152 +203,15 @@ class Preparation:
             meter=self.meter,
         )
 
-    def _policy(self, policy: Policy) -> Ready:
-        from budcache.pipeline import applied
-
-        @contextmanager
-        def running() -> Iterator[Callable[[], Computed]]:
-            with applied(self.pipe, policy) as handle:
-                before = handle.stats()
-
-                def last() -> Computed:
-                    nonlocal before
-                    now = handle.stats()
-                    calls, reused, before = now.calls - before.calls, now.reused - before.reused, now
-                    # A run that starts midway (image-to-image) has the mask's last steps, and computes its first one.
-                    mask = Mask((True, *policy.mask.bits[policy.steps - calls - reused + 1 :]))
-                    if calls != mask.budget:  # a policy promises its calls: do not draw what breaks that
-                        raise BudcacheError(
-                            f"a policy of {mask.budget} calls made {calls} of them. Please report this as a bug."
-                        )
-                    return Computed.of(mask)
-
-                yield last
-
-        origin, whole = policy.origin, policy.reuse == "output"
-        if origin is None:
-            return Ready(running, policy.steps, whole=whole)
-        return Ready(running, policy.steps, learned_on=origin.prompts, learning_calls=origin.calls, whole=whole)
-
-    @cached_property
-    def _record(self) -> Any:
-        from budcache.baselines import record
-
-        self.meter.add(0, note="recording full runs")
-        # One by one: what methods watch differs from sample to sample, and the mean of a batch would hide it.
-        found = record(self.pipe, self.steps, self._tuning)
-        self.meter.add(self.steps * len(self._tuning))
-        return found
-
-    @cached_property
-    def _tuning(self) -> list[dict[str, Any]]:
-        """The samples that settings are chosen on, as many as ours has, each with a noise of its own."""
-        return [seeded(sample, self.seed + number) for number, sample in enumerate(self.calibration)]
-
-    @cached_property
-    def _chosen(self) -> Settings:
-        """What was chosen in this folder before."""
-        file = self.folder / SETTINGS
-        if file.exists():
-            with _of_the_folder():
-                return Settings.load(file)
-        facts = self._searched_on.model_dump(mode="json", exclude_none=True)
-        return Settings({"steps": self.steps, **facts})
-
-    def _choice(self, method: str, budget: int) -> Any:
-        from budcache.baselines import BASELINES
-        from budcache.baselines.tally import counting
-        from budcache.baselines.tuning import Tuner
-
-        for kept in (self.settings, self._chosen):
-            if kept is not None and (found := kept.find(method, budget)) is not None:
-                return found
-        kind = BASELINES[method]
-        self.meter.add(0, note=f"choosing settings for {budget} calls")
-        if method not in self._tuners:
-            full = self._record
-            learn, choose = full.split() if kind.held_out else (full, full)
-            with counting(self.pipe) as own:  # LeMiCa has runs of its own
-                made = kind.calibrated(learn)
-            self.meter.add(own.count // full.branches)
-            spent = self.steps * len(self._tuning) + own.count // full.branches
-            tuner = Tuner(self.pipe, made, choose.samples, known=choose, batch=self.batch, spent=self.meter.add)
-            self._tuners[method] = tuner, spent
-        tuner, spent = self._tuners[method]
-        found = tuner.choice(budget)
-        settings = tuple(
-            (each.relearned(self._record) if kind.held_out else each, calls) for each, calls in found.settings
-        )
-        # Full runs and calibration serve all budgets, and count at each, as our search does.
-        found = replace(
-            found,
-            settings=settings,
-            samples=kind.learned_on(len(self._tuning)),
-            sample_calls=found.sample_calls + spent,
-        )
-        self._chosen.keep(method, budget, found)
-        self._chosen.save(self.folder / SETTINGS)
-        return found
-
     def _baseline(self, method: str, budget: int) -> list[Ready]:
-        choice = self._choice(method, budget)
+        choice = self._choosing.choice(method, budget)
+        taken = {"learned_on": choice.samples, "learning_calls": choice.sample_calls}
         return [
-            Ready(self._cached(each), self.steps, described(each), choice.samples, choice.sample_calls, calls)
+            cached(self.pipe, each, self.steps, knob=described(each), expected=calls, **taken)
             for each, calls in choice.settings
         ]
 
-    def _cached(self, method: Any) -> Callable[[], AbstractContextManager[Callable[[], Computed]]]:
-        from budcache.baselines import caching
-
-        @contextmanager
-        def running() -> Iterator[Callable[[], Computed]]:
-            with caching(self.pipe, method, self.steps) as runs:
-                yield lambda: runs.finished[-1]
-
-        return running
-
-
-@contextmanager
-def _of_the_folder() -> Iterator[None]:
-    """A file of the folder that cannot be used ends the comparison: it is no reason to leave a method out."""
-    try:
-        yield
-    except PolicyError as error:
-        raise FileError(str(error)) from None
-
-
-def plain(pipe: Any, steps: int) -> Ready:
-    """The pipeline as it is, with so many steps; image-to-image may start midway and make fewer."""
-
-    @contextmanager
-    def told() -> Iterator[Callable[[], Computed]]:
-        yield lambda: Computed.of(Mask.full(max(1, min(int(pipe.num_timesteps), steps))))
-
-    @contextmanager
-    def counted() -> Iterator[Callable[[], Computed]]:
-        from budcache.pipeline.steps import followed
-
-        count = _Count()
-        with followed(pipe, steps, count):
-            yield lambda: Computed.of(Mask.full(count.steps))
-
-    # Most pipelines tell how many steps they ran; modular ones do not.
-    return Ready(told if hasattr(type(pipe), "num_timesteps") else counted, steps, whole=True)
-
-
-class _Count:
-    """Counts the steps of a run: a `pipeline.steps.Listener`."""
-
-    steps = 0
-
-    def run_begins(self, sigmas: Any) -> None:
-        self.steps = 0
-
-    def step_begins(self, step: int) -> None:
-        pass
-
-    def step_ends(self, step: int, last: bool) -> None:
-        self.steps += 1
-
-    def run_ends(self) -> None:
-        pass
+    @cached_property
+    def _choosing(self) -> Choosing:
+        where = self.pipe, self.steps, self.calibration, self.folder
+        return Choosing(*where, self._searched_on, self.seed, self.batch, self.meter, self.settings)

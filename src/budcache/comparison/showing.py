@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
-from budcache.comparison.folder import Drawn, Kept
+from budcache.comparison.entry import BESIDE, FULL, Entry, Measure
+from budcache.comparison.kept import Drawn, Kept
 from budcache.comparison.preparing import LEDGER
-from budcache.comparison.result import BESIDE, FULL, Comparison, Entry, LeftOut, Measure, Tried
+from budcache.comparison.result import Comparison, LeftOut, Tried
 from budcache.comparison.table import write_csv
 from budcache.errors import FileError
 from budcache.metrics import METRICS

@@ -14,8 +14,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from budcache.comparison.entry import FULL, Entry, Measure
 from budcache.comparison.methods import SOLVERS, UNCHECKED
-from budcache.comparison.result import FULL, Comparison, Entry, Measure
+from budcache.comparison.result import Comparison
 from budcache.comparison.timing import NOT_MEASURABLE, NOT_TIMED
 from budcache.comparison.verdict import lead
 from budcache.storage.files import write_text
@@ -24,12 +25,12 @@ __all__ = ["NOISY", "NOTES", "Cell", "cells", "equivalents", "heading", "notes",
 
 SECONDS, FIRST = 2, 4  # the places in a row of the loop's seconds and of the first metric
 NOISY = (
-    "speed-ups not known to 5 % after many pairs of runs, or above what the calls allow, are not printed; on a quiet "
+    "Speed-ups not known to 5 % after many pairs of runs, or above what the calls allow, are not printed; on a quiet "
     "machine compare again with --timed and the method's name"
 )
 NOTES = {
-    "undecided": "= within two standard errors of the best, sample by sample: undecided",
-    "between": "a | b calls: two settings on both sides of the budget; the row is what lies between them at the budget",
+    "undecided": "= not told apart from the best, sample by sample: undecided",
+    "between": "Calls a | b: two settings on both sides of the budget; the row is what lies between them at the budget",
     "over": "! needs more calls than the budget, so it does not compete",
     "short": "* makes fewer calls than the budget at all settings that were found, and is judged at these",
     "solvers": "{}: fewer steps of another solver, no cache",
@@ -78,7 +79,7 @@ def notes(comparison: Comparison) -> list[str]:
     entries = [entry for entry in comparison.entries if entry.method != FULL]
     marks = {
         "undecided": any(cell.undecided for entry in entries for cell in cells(comparison, entry)),
-        "between": any(entry.second is not None for entry in entries),
+        "between": any(len(entry.counting) > 1 for entry in entries),
         "over": any(entry not in comparison.within(entry.budget) for entry in entries),
         "short": any(entry.falls_short for entry in entries),
     }
@@ -95,7 +96,7 @@ def _around(comparison: Comparison) -> str:
     before, after = comparison.full.before_seconds, comparison.full.after_seconds
     if comparison.latency(comparison.full) is None or before is None or after is None:
         return ""
-    return f"beside the loop a sample takes {before:.2g} s for text encoders and {after:.2g} s for the decoder"
+    return f"Beside the loop a sample takes {before:.2g} s for text encoders and {after:.2g} s for the decoder"
 
 
 def _memory(comparison: Comparison) -> str:
@@ -106,7 +107,7 @@ def _memory(comparison: Comparison) -> str:
             most[entry.title] = max(size, most.get(entry.title, 0))
     where = "of the process" if comparison.device == "cpu" else "of the GPU"
     told = ", ".join(f"{title} {size / 2**20:,.0f} MB" for title, size in most.items())
-    return f"peak memory {where}: {told}" if told else ""
+    return f"Peak memory {where}: {told}" if told else ""
 
 
 def _measured(comparison: Comparison, entry: Entry, measure: Measure) -> Cell:
@@ -158,7 +159,7 @@ class _Fitting:
         yield table
         short = {entry.speed.text for entry in self.comparison.entries} & set(SHORT) if narrow else set()
         left_out = ", ".join(measure.title for measure in measures[shown:])
-        room = [f"no room here for {left_out}, which the page and the files have"] if left_out else []
+        room = [f"No room here for {left_out}, which the page and the files have"] if left_out else []
         shortened = [f"{SHORT[text]} {text}" for text in sorted(short)]
         ranked = any(cell.rank for entry in self.comparison.entries for cell in cells(self.comparison, entry))
         legend = ERROR + (PLAIN if plain else STYLED) * ranked
@@ -215,8 +216,9 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
     found = []
     for entry in comparison.entries:
         row: dict[str, Any] = {"method": entry.method, "budget": entry.budget, "calls": entry.mean_calls}
-        row |= {"calls_min": min(entry.calls), "calls_max": max(entry.calls)}
-        row["calls_made"] = entry.calls_text if entry.second is not None else None
+        made, knobs = [n for each in entry.counting for n in each.calls], [each.knob for each in entry.counting]
+        row |= {"calls_min": min(made), "calls_max": max(made)}
+        row["calls_made"] = entry.calls_text if len(entry.counting) > 1 else None
         row |= {"call_equivalents": entry.mean_equivalents, "seconds": comparison.latency(entry)}
         speed = entry.speed if entry.speed.known else None
         row |= {"speedup": speed and speed.median, "speedup_min": speed and speed.low}
@@ -226,7 +228,7 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
         for measure in comparison.measures:
             names = [f"{measure.name}{part}" for part in ("", "_se", f"_{measure.tail_name}", "_worst")]
             row |= dict(zip(names, entry.summed(measure) or [None] * 4, strict=True))
-        row |= {"knob": entry.knob, "second_knob": entry.second and entry.second.knob}
+        row |= {"knob": knobs[0], "second_knob": knobs[1] if len(knobs) > 1 else None}
         found.append({**row, "learned_on": entry.learned_on, "learning_calls": entry.learning_calls})
     return found
 

@@ -49,6 +49,7 @@ class Speed(NamedTuple):
     high: float
     noisy: bool  # it is not known to 5 %, or impossible: do not print it
     pairs: int = 0
+    capped: bool = False  # pairs tell a little more than the calls allow, so it is at most what they allow
 
     @property
     def known(self) -> bool:
@@ -58,7 +59,12 @@ class Speed(NamedTuple):
     @property
     def text(self) -> str:
         """As it stands in a table."""
-        return NOT_TIMED if not self.pairs else NOT_MEASURABLE if self.noisy else f"{self.median:.2f}x"
+        return NOT_TIMED if not self.pairs else NOT_MEASURABLE if self.noisy else f"{self.at_most}{self.median:.2f}x"
+
+    @property
+    def at_most(self) -> str:
+        """What stands before the number where it is a bound."""
+        return "≤" if self.capped else ""
 
 
 class Pair(NamedTuple):
@@ -120,8 +126,8 @@ def speed(
     whole, before = _typical(ratios, calls), _typical(ratios[:-LOOK] or ratios, calls[:-LOOK] or calls)
     impossible = whole.low > allowed * (1 + BEYOND) or whole.middle > allowed * (1 + KNOWN / 2)
     noisy = len(ratios) < LEAST_PAIRS or not (whole.narrow and before.narrow) or impossible
-    best = min(whole.middle, allowed)
-    return Speed(best, min(best, whole.low), max(best, min(whole.high, allowed)), noisy, len(ratios))
+    best, capped = min(whole.middle, allowed), whole.middle > allowed
+    return Speed(best, min(best, whole.low), max(best, min(whole.high, allowed)), noisy, len(ratios), capped)
 
 
 def between(one: Speed, other: Speed, share: float) -> Speed:
@@ -131,7 +137,8 @@ def between(one: Speed, other: Speed, share: float) -> Speed:
         return 1 / ((1 - share) / first + share / second)
 
     middle, low, high = (mixed(*ends) for ends in zip(one[:3], other[:3], strict=True))
-    return Speed(middle, low, high, one.noisy or other.noisy, min(one.pairs, other.pairs))
+    pairs, capped = min(one.pairs, other.pairs), one.capped or other.capped
+    return Speed(middle, low, high, one.noisy or other.noisy, pairs, capped)
 
 
 class _Typical(NamedTuple):

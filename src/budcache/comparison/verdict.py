@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from budcache.calibration.aggregate import standard_error
+from budcache.aggregate import standard_error
+from budcache.comparison.entry import Entry, Measure
 from budcache.comparison.methods import OURS
-from budcache.comparison.result import Comparison, Entry, Measure
-from budcache.wording import several
+from budcache.comparison.result import Comparison
+from budcache.wording import listed, several
 
 __all__ = ["Lead", "best_other", "headline", "lead", "main_budget", "percentile_lead", "tail_lead", "why_this_budget"]
 
-ERRORS = 2  # standard errors that a lead must exceed to count
+ERRORS = 2.0  # standard errors that a lead must exceed to count
+# With fewer than 20 samples their errors are guesses themselves: Student's t at 95 %, for 2 samples, 3 and so on.
+FEW = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
 RESAMPLES = 2000  # of the samples, for the error of a percentile
 
 
@@ -24,11 +27,18 @@ class Lead:
 
     mean: float
     error: float | None  # of the mean; None for a single sample
+    samples: int | None = None  # that these are of; None is many
 
     @property
     def decided(self) -> bool:
-        """Whether the difference is larger than two of its standard errors; a single sample decides nothing."""
-        return self.error is not None and abs(self.mean) > ERRORS * self.error
+        """Whether it is more than chance; a single sample decides nothing."""
+        return self.error is not None and abs(self.mean) > self.wanted * self.error
+
+    @property
+    def wanted(self) -> float:
+        """Standard errors that it must exceed: two, with few samples more."""
+        samples = self.samples or 0
+        return FEW[samples - 2] if 2 <= samples < 2 + len(FEW) else ERRORS
 
     @property
     def ahead(self) -> bool | None:
@@ -42,7 +52,7 @@ def lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
     if not mine or not theirs:
         return None
     apart = np.subtract(mine, theirs) * (1 if measure.higher else -1)
-    return Lead(float(apart.mean()), standard_error(apart.tolist()))
+    return Lead(float(apart.mean()), standard_error(apart.tolist()), len(apart))
 
 
 def tail_lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
@@ -52,7 +62,7 @@ def tail_lead(one: Entry, other: Entry, measure: Measure) -> Lead | None:
         return None
     sign, at = (1, 5) if measure.higher else (-1, 95)
     found = percentile_lead(np.array([mine]), np.array([theirs]), at)
-    return Lead(sign * found.mean, found.error)
+    return replace(found, mean=sign * found.mean)
 
 
 def percentile_lead(mine: np.ndarray, theirs: np.ndarray, at: float) -> Lead:
@@ -64,7 +74,7 @@ def percentile_lead(mine: np.ndarray, theirs: np.ndarray, at: float) -> Lead:
     drawn = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
     again = np.percentile(both[:, :, drawn], at, axis=(1, 3))
     apart = float(np.subtract(*np.percentile(both, at, axis=(1, 2))))
-    return Lead(apart, float((again[0] - again[1]).std(ddof=1)) if count > 1 else None)
+    return Lead(apart, float((again[0] - again[1]).std(ddof=1)) if count > 1 else None, count)
 
 
 def main_budget(comparison: Comparison) -> int:
@@ -86,26 +96,30 @@ def why_this_budget(comparison: Comparison) -> str:
     if len(budgets) == 1 or comparison.ours is None:
         return ""
     which = "the middle one" if len(budgets) % 2 else "the larger of the two in the middle"
-    which = "the larger one" if len(budgets) == 2 else which
-    listed = f"{', '.join(map(str, budgets[:-1]))} and {budgets[-1]}"
+    which = "the larger" if len(budgets) == 2 else which
     at = "" if budgets == comparison.budgets else ", at which it took part"
-    put = f"{main_budget(comparison)} calls are put forward as {which} of {listed}{at}, whatever came of them."
-    return f"{put}{_not_ahead(comparison, budgets)}"
+    those = listed([str(budget) for budget in budgets])
+    shown = f"Shown at {main_budget(comparison)} calls, {which} of {those}{at}, which was fixed before the results."
+    return " ".join([shown, *_not_ahead(comparison, budgets)])
 
 
-def _not_ahead(comparison: Comparison, budgets: Sequence[int]) -> str:
-    """A sentence on the other budgets, as far as ours is not ahead of everybody at them by the first metric."""
+def _not_ahead(comparison: Comparison, budgets: Sequence[int]) -> list[str]:
+    """Sentences on the other budgets, as far as ours is not ahead of everybody at them by the first metric."""
     told = []
     for budget in budgets:
         ours = comparison.entry(comparison.ours or "", budget)
         if budget == main_budget(comparison) or ours is None or not comparison.measures:
             continue
-        rival = best_other(comparison, budget, comparison.measures[0])
-        apart = lead(ours, rival, comparison.measures[0]) if rival is not None else None
-        if rival is not None and apart is not None and not apart.ahead:
-            told.append(f"at {budget} calls {rival.title} is better" + " or worse: undecided" * (not apart.decided))
-    sentence = "; ".join(told)
-    return f" {sentence[0].upper()}{sentence[1:]}." if sentence else ""
+        measure, rivals = comparison.measures[0], _others(comparison, comparison.within(budget))
+        leads = {rival.title: apart for rival in rivals if (apart := lead(ours, rival, measure)) is not None}
+        better = [title for title, apart in leads.items() if apart.ahead is False]
+        unsure = [title for title, apart in leads.items() if not apart.decided and apart.mean > 0]
+        maybe = [title for title, apart in leads.items() if not apart.decided and apart.mean <= 0]
+        told += [f"At {budget} calls {listed(better)} {'is' if len(better) == 1 else 'are'} better."] * bool(better)
+        verb = "is" if len(maybe) == 1 else "are"
+        told += [f"At {budget} calls it is undecided whether {listed(maybe)} {verb} better."] * bool(maybe)
+        told += [f"At {budget} calls the lead over {listed(unsure)} is undecided."] * bool(unsure)
+    return told
 
 
 def headline(comparison: Comparison) -> str:
@@ -117,19 +131,21 @@ def headline(comparison: Comparison) -> str:
     if ours is None or measure is None or found is None:
         budgets = ", ".join(map(str, comparison.budgets))
         return f"{several(len(comparison.methods), 'method')} at {budgets} of {comparison.steps} calls."
-    start = f"With {budget} instead of {comparison.steps} model calls {ours.title} reaches {measure.title} "
-    start += measure.spoken(found.mean, found.error)
+    faster = f", {'at most ' * ours.speed.capped}{ours.speedup:.1f} times faster," if ours.speed.known else ""
+    value = f"{measure.title} {measure.spoken(found.mean, found.error)}"
+    reached = f"stays at {value} to the full run" if measure.reference else f"reaches {value}"
+    start = f"With {budget} instead of {comparison.steps} model calls{faster} {ours.title} {reached}"
     rival = best_other(comparison, budget, measure)
     apart = lead(ours, rival, measure) if rival is not None else None
     if rival is None or apart is None:
-        faster = f", {ours.speedup:.1f} times faster than the full run" if ours.speed.known else ""
-        return f"{start}{faster}."
+        return f"{start}."
     # Who is not there may well be better, and so may be who needs more calls.
     kept = "" if rival == _best(comparison, comparison.at(budget), measure) else " that kept to the budget"
-    gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
+    better, worse = ("closer", "further away") if measure.reference else ("better", "worse")
+    gap = f"{measure.spoken(abs(apart.mean), apart.error)} {better if apart.mean >= 0 else worse}"
     on = f"on {several(len(comparison.prompts), 'prompt')}"
-    doubt = "" if apart.decided else ": undecided, within two standard errors"
-    return f"{start}, {gap} than the best of the others shown{kept} ({rival.title}), {on}{doubt}."
+    doubt = "" if apart.decided else "; that may be chance, so it is undecided"
+    return f"{start}: {gap} than the best of the others shown{kept} ({rival.title}), {on}{doubt}."
 
 
 def best_other(comparison: Comparison, budget: int, measure: Measure) -> Entry | None:
@@ -142,9 +158,15 @@ def best_other(comparison: Comparison, budget: int, measure: Measure) -> Entry |
 
 
 def _best(comparison: Comparison, entries: Sequence[Entry], measure: Measure) -> Entry | None:
-    others = [entry for entry in entries if entry.method not in (comparison.ours, *OURS)]
-    if comparison.ours in OURS:
-        others = [entry for entry in others if not entry.title.startswith("budcache")]
+    others = _others(comparison, entries)
     means = {entry.method: found.mean for entry in others if (found := entry.summed(measure)) is not None}
     known = [entry for entry in others if entry.method in means]
     return (max if measure.higher else min)(known, key=lambda entry: means[entry.method], default=None)
+
+
+def _others(comparison: Comparison, entries: Sequence[Entry]) -> list[Entry]:
+    """Those of some entries that are other people's."""
+    others = [entry for entry in entries if entry.method not in (comparison.ours, *OURS)]
+    if comparison.ours in OURS:
+        others = [entry for entry in others if not entry.title.startswith("budcache")]
+    return others

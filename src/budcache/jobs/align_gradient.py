@@ -136,7 +136,7 @@ class GradientAlignment:
 
     def _held_out(self, judge: Judge, policy: Policy, descent: Descent) -> float:
         """The loss on the samples put aside, by the mean that is learned by."""
-        from budcache.calibration.aggregate import geometric_mean, mean
+        from budcache.aggregate import geometric_mean, mean
 
         judge.forget()
         return (mean if descent.mean == "arithmetic" else geometric_mean)(judge.losses(policy))

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from budcache.calibration.aggregate import Care, balance_for, cared_for, mean
+from budcache.aggregate import Care, cared_for, mean
 from budcache.events import RungDone, Updated
 from budcache.jobs import estimate as phases
 from budcache.jobs.config import AlignConfig
@@ -72,7 +72,7 @@ class Newton:
             found[number] = equations
             self.told(len(found) / (runs + 1))
         in_order = [found[number] for number in range(runs)]
-        steps = [newton.stepped(in_order, length, balance_for(self.care)) for length in STEPS]
+        steps = [newton.stepped(in_order, length) for length in STEPS]
         return self._searched(policy, steps)
 
     def _searched(self, start: Policy, steps: Sequence[Policy]) -> Policy:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from budcache.calibration.aggregate import Care, cared_for
+from budcache.aggregate import Care, cared_for
 from budcache.jobs.refining import best_fit, blended, gain
 from budcache.mask import Mask
 from budcache.policy import Policy, Quality, Refined, Reuse

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from budcache.comparison.config import CompareConfig, prompt_of
+from budcache.comparison.entry import FULL
 from budcache.comparison.folder import Folder
 from budcache.comparison.measuring import measure_all
 from budcache.comparison.methods import usual
 from budcache.comparison.planning import EVALUATION_SEED, MEASURING
 from budcache.comparison.preparing import Preparation
-from budcache.comparison.result import FULL, Comparison, Conditions
+from budcache.comparison.result import Comparison, Conditions
 from budcache.comparison.settings import Settings
 from budcache.comparison.showing import show
 from budcache.errors import BudcacheError, BudcacheWarning, SearchError
@@ -204,6 +205,13 @@ def _warn_of_shared_prompts(config: CompareConfig) -> None:
             "what is measured on them is optimistic.",
             BudcacheWarning,
             stacklevel=4,  # whoever called `compare`
+        )
+    if config.settings is not None and config.settings.origin.get("prompts_hash") == digest(config.samples):
+        warnings.warn(
+            "the settings of other methods were chosen on the prompts that are measured on; what is measured of them "
+            "is optimistic.",
+            BudcacheWarning,
+            stacklevel=4,
         )
 
 

@@ -19,7 +19,7 @@ from budcache.strategies import strategy as by_name
 from budcache.wording import several
 
 if TYPE_CHECKING:
-    from budcache.calibration.aggregate import Care
+    from budcache.aggregate import Care
     from budcache.calibration.objectives import ObjectiveLike
     from budcache.refine.align import Mean
     from budcache.refine.fit import Target
@@ -147,13 +147,6 @@ class SearchConfig:
             return self
         paths = self.strategy.for_worst() if self.care == "worst" else self.strategy
         return replace(self, strategy=paths.with_few() if self.searched_on(samples) == samples else paths)
-
-    @property
-    def balance(self) -> float:
-        """How samples count in a fit; see `FittedScorer`."""
-        from budcache.calibration.aggregate import balance_for
-
-        return balance_for(self.care)
 
     @property
     def first(self) -> Strategy:

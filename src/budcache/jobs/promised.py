@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from budcache.calibration.aggregate import mean
+from budcache.aggregate import mean
 from budcache.comparison.timing import Speed
 from budcache.policy import Origin, Policy, Quality
 from budcache.samples.samples import SETTINGS, has_negative

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from budcache.calibration.aggregate import balance_for, cared_for
+from budcache.aggregate import cared_for
 from budcache.policy import Origin, Policy, Quality, Refined
 from budcache.samples.samples import settings_of_all
 
@@ -86,7 +86,7 @@ def _apart(policy: Policy, form: Form, known: Asked, judge: Judge) -> Policy:
 
     own = judge.calibration is known
     pictures = Pictures if own else None
-    scorer = FittedScorer(known, form, balance=balance_for(judge.care), pictures=pictures, arrivals=False)
+    scorer = FittedScorer(known, form, pictures=pictures, arrivals=False)
     found = scorer.score(policy.mask)
     policy = policy.model_copy(update={"guided": found.rows, "quality": Quality(calibration_loss=found.loss)})
     if own:
@@ -98,11 +98,10 @@ def _looking(policy: Policy, form: Form, known: Asked, judge: Judge) -> Policy:
     """A fitted policy whose weights look at the sample."""
     from budcache.refine.fit import FittedScorer
 
-    balance = balance_for(judge.care)
-    found = FittedScorer(known, form, balance=balance).fit(policy.mask)
+    found = FittedScorer(known, form).fit(policy.mask)
     update: dict[str, Any] = {"weights": None, "rows": found.rows}
     if policy.guided is not None:
-        found = FittedScorer(known, replace(form, apart=True), balance=balance).fit(policy.mask)
+        found = FittedScorer(known, replace(form, apart=True)).fit(policy.mask)
         update["guided"] = found.rows
     return policy.model_copy(update=update | {"quality": Quality(calibration_loss=found.loss)})
 

@@ -25,7 +25,7 @@ from budcache.samples.samples import runs_of, take_samples
 from budcache.strategies import Limits, Strategy, begun_with
 
 if TYPE_CHECKING:
-    from budcache.calibration.aggregate import Care
+    from budcache.aggregate import Care
     from budcache.calibration.objectives import ObjectiveLike
     from budcache.records.record import Record
     from budcache.workers import Workers
@@ -88,7 +88,7 @@ def search(
         selection: how many of the samples, the last ones, to keep out of the search and to judge its finalists by;
             None is a quarter of them. Paths and exhaustive searches of fewer than 8 samples use all for both, and their
             quality says so.
-        care: what counts in the choice and in fits: "typical" errors (the geometric mean), or the "worst" ones. Paths
+        care: what counts in the choice: "typical" errors (the geometric mean), or the "worst" ones. Paths
             then also try masks that compute more of the first steps; on tiny-flux that costs up to 1.3 dB of the mean
             and raises the 5th percentile by 3 to 6 dB at four of five budgets. `fit` and `align` afterwards know
             nothing of it.

@@ -202,7 +202,7 @@ class Search:
 
         rows = Form(outputs=MAX_BLEND, noise=True)
         if judge is not None:
-            by_solver = FittedScorer(known, balance=self.config.balance).fit(policy.mask)
+            by_solver = FittedScorer(known).fit(policy.mask)
             policy = judge.best([policy, blended(policy, by_solver)])
         return better_rows(policy, rows, known, judge or own, features)
 
@@ -235,7 +235,7 @@ class Search:
         plain.forget()  # its states have done their work
         memory = [config.state_memory, *[0] * (len(SETTINGS) - 1)]
         fitters = [
-            FittedScorer(known, outputs=outputs, ridge=ridge, balance=config.balance, memory=bound)
+            FittedScorer(known, outputs=outputs, ridge=ridge, memory=bound)
             for (outputs, ridge), bound in zip(SETTINGS, memory, strict=True)
         ]
         starts = tuple(masks[0] for masks in field.values())

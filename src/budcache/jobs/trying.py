@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from budcache.calibration.aggregate import TINY, cared_for
+from budcache.aggregate import TINY, cared_for
 from budcache.jobs import estimate as phases
 from budcache.jobs.config import SearchConfig
 from budcache.mask import Mask
@@ -45,7 +45,7 @@ def tried_as_served(
     if config.fitted:
         # Rows over all that is at hand: they gain most and, with a ridge, do not overfit even four samples (F13).
         form = Form(outputs=MAX_BLEND, noise=True)
-        scorer = FittedScorer(known, form, balance=config.balance, memory=config.state_memory, arrivals=False)
+        scorer = FittedScorer(known, form, memory=config.state_memory, arrivals=False)
     if isinstance(strategy, Paths):
         scorer.pictures = Pictures
         strategy = Polished(strategy.on(find), (), config.polish, config.rounds)

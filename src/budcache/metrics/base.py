@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from budcache.calibration.aggregate import standard_error
+from budcache.aggregate import standard_error
 from budcache.errors import BudcacheError
 
 __all__ = ["Frame", "Metric", "Summary", "absent", "summary"]

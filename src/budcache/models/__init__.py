@@ -40,16 +40,20 @@ class Embedded(NamedTuple):
     Attributes:
         module: the module with its pipeline's class and `load`.
         shared: the folder with its prompts, and with what it shares with other models, if it does.
+        about: what it makes and what it is not, for those who take it for the large model that its name reminds of.
     """
 
     module: str
     shared: str
+    about: str
 
 
+_TRIAL = "that ships with budcache for trying it out"
+_CLIPS = f"a small model of 64 × 64 pixel clips of emoji {_TRIAL}; it is not Wan2.1"
 EMBEDDED = {
-    "tiny-flux": Embedded("tiny_flux", "tiny-flux"),
-    "tiny-wan": Embedded("tiny_wan", "tiny-wan-shared"),
-    "tiny-wan-large": Embedded("tiny_wan", "tiny-wan-shared"),
+    "tiny-flux": Embedded("tiny_flux", "tiny-flux", f"a small model of 64 × 64 pixel emoji {_TRIAL}; it is not FLUX.1"),
+    "tiny-wan": Embedded("tiny_wan", "tiny-wan-shared", _CLIPS),
+    "tiny-wan-large": Embedded("tiny_wan", "tiny-wan-shared", _CLIPS),
 }
 SPLITS = ("calibration", "evaluation")
 

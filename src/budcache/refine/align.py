@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from budcache.calibration.aggregate import TINY
+from budcache.aggregate import TINY
 from budcache.calibration.objectives import Run
 from budcache.errors import SearchError
 from budcache.numerics.rollout import levels_of, rollout

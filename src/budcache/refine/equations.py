@@ -93,13 +93,12 @@ class Equations:
                 weights = self._weighted(self.shares(weights, balance), pulls, kinds, plain)
         return weights
 
-    def step(self, damping: float, balance: float = 1.0) -> tuple[float, ...]:
+    def step(self, damping: float) -> tuple[float, ...]:
         """The change of the weights that takes all errors down together: a damped Gauss-Newton step on their logarithm.
 
-        The moves are those of a small change of each weight; damping is relative to their squared size. With less
-        `balance` large errors go down more than small ones; see `shares`.
+        The moves are those of a small change of each weight; damping is relative to their squared size.
         """
-        shares = self.shares([0.0] * self.right.shape[1], balance)
+        shares = self.shares([0.0] * self.right.shape[1], balance=1.0)
         gram = (shares[:, None, None] * self.gram).sum(0)
         right = (shares[:, None] * self.right).sum(0)
         pull = damping * gram.diagonal().clamp(min=1e-30)

@@ -75,10 +75,10 @@ class GaussNewton:
         ((_, found, _),) = self.calibration.each(self.question, [number])
         return found
 
-    def stepped(self, equations: Sequence[Equations], length: float = 1.0, balance: float = 1.0) -> Policy:
-        """The policy after a step of some length towards the least error; `balance` as in a fit."""
+    def stepped(self, equations: Sequence[Equations], length: float = 1.0) -> Policy:
+        """The policy after a step of some length towards the least error."""
         together = Equations.join(equations)
-        changes = together.step(DAMPING, balance)
+        changes = together.step(DAMPING)
         stretches = list(self._plan)
         for place, change in zip(self.places, changes, strict=True):
             stretch = stretches[place.step]

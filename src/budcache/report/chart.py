@@ -39,7 +39,7 @@ class Line:
     title: str
     style: Style
     marks: tuple[Mark, ...]
-    note: str = ""
+    rival: bool = False  # the best of the others, whose errors matter as much as ours
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Chart:
         falling: whether lines are stairs: what was found stays until something better is.
         alone: whether every line is a single mark: they stand side by side in order, whatever their x.
         about: the chart in one sentence, for those who cannot see it.
+        places: values to write to the right, where they have room; without any, round ones.
     """
 
     x: str
@@ -67,6 +68,7 @@ class Chart:
     falling: bool = False
     alone: bool = False
     about: str = ""
+    places: tuple[float, ...] = ()
 
     @property
     def spread(self) -> tuple[list[float], list[float]]:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from budcache.comparison.result import CLOSE, Comparison, Entry, Measure
+from budcache.comparison.entry import CLOSE, Entry, Measure
+from budcache.comparison.result import Comparison
+from budcache.comparison.verdict import best_other, main_budget
 from budcache.report.chart import OURS, Chart, Line, Mark, Style, ticks
 from budcache.report.strips import Strip, strip
 from budcache.wording import several
@@ -28,7 +30,7 @@ __all__ = [
 # Six shapes and five dashes: thirty methods differ in one of them at least, whoever sees no colours.
 SHAPES = ("circle", "square", "diamond", "triangle", "wedge", "cross")
 DASHES = ("7 3", "2 3", "10 3 2 3", "5 5", "12 3")
-COLOURS = 12
+COLOURS = 16  # as many as `colours.css` has
 NEAR = "near"
 
 
@@ -62,18 +64,19 @@ def curve(comparison: Comparison, measure: Measure) -> Chart | None:
             written = measure.written(found.mean)
             error = "" if found.error is None else f" ± {measure.written(found.error)}"
             note = f"{entry.title}: {written}{error} {measure.unit}".rstrip() + f" at {entry.mean_calls:.3g} calls, "
-            note += f"{measure.tail_name} {measure.written(found.tail)}, worst {measure.written(found.worst)}"
+            note += f"{measure.tail_title} {measure.written(found.tail)}, worst {measure.written(found.worst)}"
             label = measure.spoken(found.mean).removesuffix(measure.unit).rstrip()
             marks.setdefault(entry.method, []).append(Mark(entry.mean_calls, found.mean, found.error, label, note))
     if not marks:
         return None
     looks, full, alone = styles(comparison), comparison.full.summed(measure), len(comparison.budgets) == 1
+    rival = best_other(comparison, main_budget(comparison), measure)
     drawn = []
     for name, those in marks.items():
         method, calls = comparison.methods[name], those[0].x
         if alone and abs(calls - comparison.budgets[0]) > CLOSE:  # side by side, its place does not tell
             method += f", {calls:.3g} calls"
-        drawn.append(Line(method, looks[name], tuple(sorted(those))))
+        drawn.append(Line(method, looks[name], tuple(sorted(those)), rival=rival is not None and name == rival.method))
     where = f"at {comparison.budgets[0]} model calls" if alone else "over model calls"
     return Chart(
         x=f"{comparison.budgets[0]} model calls per sample" if alone else "model calls per sample",
@@ -83,6 +86,7 @@ def curve(comparison: Comparison, measure: Measure) -> Chart | None:
         level=None if full is None else full.mean,
         alone=alone,
         about=f"{measure.title} {where} of {several(len(marks), 'method')}; the table below has the numbers.",
+        places=comparison.budgets,
     )
 
 
@@ -112,8 +116,11 @@ class Scoring(NamedTuple):
     phase: str
 
 
-def convergence(history: Iterable[Scoring], budgets: Iterable[int], x: str) -> Chart | None:
-    """All scored masks as points, and for each budget the best loss so far; None if nothing was scored."""
+def convergence(history: Iterable[Scoring], budgets: Iterable[int], unit: str) -> Chart | None:
+    """All scored masks as points, and for each budget the best loss so far; None if nothing was scored.
+
+    `unit` is what the search has spent, such as "sample-calls".
+    """
     known = [step for step in history if step.loss > 0]  # a loss of 0 has no place on a logarithmic scale
     dots: dict[str, list[tuple[float, float]]] = {}
     for step in known:
@@ -121,28 +128,34 @@ def convergence(history: Iterable[Scoring], budgets: Iterable[int], x: str) -> C
     drawn = []
     for budget in budgets:
         mine = [step for step in known if step.budget == budget]
-        best = [Mark(step.at, low) for step, low in zip(mine, accumulate((s.loss for s in mine), min), strict=True)]
+        lows = accumulate((step.loss for step in mine), min)
+        best = [
+            Mark(step.at, low, note=f"{budget} calls: best loss {low:.3g} after {step.at} {unit}")
+            for step, low in zip(mine, lows, strict=True)
+        ]
         if best:
             # Only where it falls, and on to the end: what was found stays found.
             falls = [best[0], *(new for old, new in pairwise(best) if new.y < old.y)]
-            end = Mark(max(step.at for step in known), falls[-1].y, label=str(budget))
-            note = f"{budget} calls: best loss {falls[-1].y:.3g} at {falls[-1].x:.0f} {x}"
-            drawn.append(Line(f"best of {budget} calls", Style(OURS), (*falls, end), note))
+            end = Mark(max(step.at for step in known), falls[-1].y, label=f"{budget} calls")
+            drawn.append(Line(f"best of {budget} calls", Style(OURS), (*falls, end)))
     if not drawn:
         return None
     about = f"The best loss of {len(drawn)} budgets falls while masks are scored."
-    return Chart(x=x, y="loss", lines=tuple(drawn), dots=dots, logarithmic=True, falling=True, about=about)
+    return Chart(
+        x=f"{unit} spent", y="loss", lines=tuple(drawn), dots=dots, logarithmic=True, falling=True, about=about
+    )
 
 
 # Masks
 
 
 def strips(comparison: Comparison, entries: Iterable[Entry]) -> list[Strip]:
-    """The masks of some entries, with how many there are."""
+    """The masks of some entries, of two settings those of the nearer one, with how many there are."""
     found = []
     for entry in entries:
-        masks, longest = len(set(entry.branches or entry.masks)), max(map(len, entry.masks))
-        one = "a mask for each guidance branch" if entry.branches else "one mask"
+        shown = entry.counting[0]
+        masks, longest = len(set(shown.branches or shown.masks)), max(map(len, shown.masks))
+        one = "a mask for each guidance branch" if shown.branches else "one mask"
         one = one if longest >= len(comparison.full.usual_mask) else f"its own {longest} steps"
-        found.append(strip(entry.made, entry.title, f"{masks} masks" if masks > 1 else one))
+        found.append(strip(shown.made, entry.title, f"{masks} masks" if masks > 1 else one))
     return found

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from PIL import Image, ImageChops
 
-from budcache.comparison.folder import picture
-from budcache.comparison.result import FULL, Comparison, Entry, Measure
+from budcache.comparison.entry import FULL, Entry, Measure
+from budcache.comparison.kept import picture
+from budcache.comparison.result import Comparison
 from budcache.comparison.verdict import main_budget
 from budcache.report.frames import frames, length, strip_of
 from budcache.storage.media import FPS, to_webp
@@ -86,13 +87,25 @@ class Gallery(NamedTuple):
 
 
 def ours_first(comparison: Comparison, budget: int) -> list[Entry]:
-    """The methods at a budget, the one that is put forward before the others."""
-    return sorted(comparison.at(budget), key=lambda entry: entry.method != comparison.ours)
+    """The methods at a budget: the one that is put forward, then the others from the best mean to the worst.
+
+    Where some are out of sight, they are not the strongest.
+    """
+    entries = comparison.at(budget)
+    measure = next((one for each in entries if (one := compared(comparison, each))), None)
+
+    def place(entry: Entry) -> tuple[bool, bool, float]:
+        found = entry.summed(measure) if measure is not None else None
+        value = found.mean if found is not None else 0.0
+        rank = -value if measure is not None and measure.higher else value
+        return entry.method != comparison.ours, found is None, rank
+
+    return sorted(entries, key=place)
 
 
 def compared(comparison: Comparison, entry: Entry) -> Measure | None:
     """The first metric that compares an entry with the full run."""
-    return next((one for one in comparison.measures if one.reference and one.name in entry.values), None)
+    return next((one for one in comparison.measures if one.reference and entry.quality(one.name)), None)
 
 
 def ranked(comparison: Comparison, budget: int) -> list[int]:
@@ -156,21 +169,24 @@ class _Pictures:
 
     def _shot(self, entry: Entry, number: int) -> Shot:
         picture, difference = map(_uri, self._pair(entry, number))
-        alt = f"{self.comparison.prompts[number]}, {entry.title} with {entry.calls[number]} calls"
+        alt = f"{self.comparison.prompts[number]}, {entry.title} with {entry.counting[0].calls[number]} calls"
         ours = entry.method == self.comparison.ours
         return Shot(entry, self._note(entry, number), alt, picture, difference, ours)
 
     def _note(self, entry: Entry, number: int) -> str:
-        """The picture's own value; where its calls are not the budget's, these too."""
-        measure, calls = compared(self.comparison, entry), f"{entry.calls[number]} calls"
+        """The picture's own value; where its calls are not the budget's, or it is one of two settings, these too."""
+        shown, *others = entry.counting
+        measure, calls = compared(self.comparison, entry), f"{shown.calls[number]} calls"
         if measure is None:
             return calls
-        value = measure.spoken(entry.values[measure.name][number])
-        return value if entry.calls[number] == entry.budget else f"{value}, {calls}"
+        value = measure.spoken(shown.values[measure.name][number])
+        if others:  # tables have what lies between the two at the budget
+            return f"{value}, {calls}, one of two settings"
+        return value if shown.calls[number] == entry.budget else f"{value}, {calls}"
 
     def _pair(self, entry: Entry, number: int) -> tuple[bytes, bytes]:
         """A picture, and how far it is from the full run's: black where they are equal."""
-        drawn, reference = self._frames(entry.method, entry.budget, number), self.full[number]
+        drawn, reference = self._frames(entry.counting[0].method, entry.budget, number), self.full[number]
         return _file(drawn), _file([difference(one, other) for one, other in zip(drawn, reference, strict=False)])
 
     def _frames(self, method: str, budget: int, number: int) -> list[Image.Image]:

@@ -12,7 +12,7 @@ from budcache.comparison.table import notes
 from budcache.comparison.verdict import headline, main_budget, why_this_budget
 from budcache.report import promises, svg, view
 from budcache.report.charts import Scoring, convergence, curve, strips, styles
-from budcache.report.exports import packed
+from budcache.report.exports import packed, policy_file
 from budcache.report.gallery import AMPLIFIED, gallery, ours_first
 from budcache.report.per_prompt import per_prompt
 from budcache.report.rendering import render, script
@@ -21,7 +21,7 @@ from budcache.storage.files import write_text
 __all__ = ["page", "write"]
 
 LIMIT = 2_900_000  # bytes; mail and chats take such a file
-SCRIPTS = ("page.js", "charts.js", "viewer.js")
+SCRIPTS = ("page.js", "charts.js", "pictures.js", "viewer.js")
 
 
 def write(comparison: Comparison, folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
@@ -42,14 +42,18 @@ def page(comparison: Comparison, folder: str | os.PathLike[str]) -> str:
 def _values(comparison: Comparison, folder: Path) -> dict[str, Any]:
     """All that is on the page but the pictures."""
     budgets = [budget for budget in comparison.budgets if comparison.at(budget)]
-    curves = [(measure.title, found) for measure in comparison.measures if (found := curve(comparison, measure))]
+    curves = [(measure, found) for measure in comparison.measures if (found := curve(comparison, measure))]
     history = [Scoring(step.budget, step.loss, step.calls, step.phase) for step in comparison.history]
-    searched = convergence(history, comparison.budgets, "sample-calls spent")
+    searched = convergence(history, comparison.budgets, "sample-calls")
     file = view.ladder_file(comparison, folder)
+    kept = promises.kept(comparison, file, folder)
+
+    policy = policy_file(folder, file)
 
     def panels(content: Callable[[int], Any]) -> list[tuple[str, Any]]:
         return [(f"{budget} calls", content(budget)) for budget in budgets]
 
+    main = main_budget(comparison)
     model = comparison.origin.model or comparison.origin.pipeline or "a pipeline"
     count = len(comparison.methods)
     return {
@@ -58,29 +62,35 @@ def _values(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "hero": view.hero(comparison),
         "headline": view.unbroken(headline(comparison)),
         "why": why_this_budget(comparison),
+        "small_model": view.small_model(comparison),
         "budgets": budgets,
-        "chosen": budgets.index(main_budget(comparison)) if main_budget(comparison) in budgets else 0,
+        "chosen": f"{main if main in budgets else min(budgets, default=main)} calls",
         "most_tabs": max(len(curves), len(budgets)),
         "looks": styles(comparison),
-        "curves": [(title, svg.placed(found)) for title, found in curves],
+        "curves": [(each.title, (view.reading(comparison, each), svg.placed(found))) for each, found in curves],
+        "between": any(len(entry.counting) > 1 for entry in comparison.entries),
         "amplified": AMPLIFIED,
         "ours": comparison.methods.get(comparison.ours or ""),
         "steps": comparison.steps,
         "per_prompt": [(title, found) for title, found in panels(lambda b: per_prompt(comparison, b)) if found],
         "strips": panels(lambda budget: _with_looks(comparison, budget)),
         "spreads": panels(lambda budget: promises.spreads(comparison, budget)),
-        "kept": promises.kept(comparison, file, folder),
+        "timed": promises.timed(comparison),
+        "kept": kept,
+        "caution": promises.caution(kept),
         "convergence": svg.placed(searched) if searched else None,
         "columns": view.columns(comparison),
         "full": view.rows(comparison, [comparison.full]),
         "blocks": panels(lambda budget: view.rows(comparison, comparison.at(budget))),
         "notes": notes(comparison),
         "warnings": comparison.warnings,
+        "settings": view.settings(comparison),
         "left_out": view.left_out(comparison),
         "facts": view.facts(comparison),
         "prompts": comparison.prompts,
         "code": view.code(comparison, file),
-        "data": packed(comparison),
+        "policy": policy is not None,
+        "data": packed(comparison, policy),
         "script": script(*SCRIPTS),
         "version": comparison.origin.versions.get("budcache", ""),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from budcache.comparison.result import Comparison, Entry, Measure
+from budcache.comparison.entry import Measure
+from budcache.comparison.result import Comparison
 from budcache.report.gallery import compared, ours_first, ranked
 
 __all__ = ["PerPrompt", "per_prompt"]
@@ -40,16 +41,17 @@ def per_prompt(comparison: Comparison, budget: int) -> PerPrompt | None:
     measure = compared(comparison, entries[0]) if entries else None
     if measure is None:
         return None
-    entries = _strongest_first(comparison, [entry for entry in entries if entry.quality(measure.name)], measure)
+    entries = [entry for entry in entries if entry.quality(measure.name)]
     columns = [entry.quality(measure.name) or () for entry in entries]
     ours = entries[0].method == comparison.ours and len(entries) > 1
     best = max if measure.higher else min
+    digits = 1 if measure.unit == "dB" else None  # a column for each method has to fit
     moving = [(one, found) for one in comparison.measures if one.moving and (found := entries[0].quality(one.name))]
     rows = []
     for number in ranked(comparison, budget):
         values = [column[number] for column in columns]
-        texts = [measure.written(value) for value in values]
-        top = measure.written(best(values))
+        texts = [measure.written(value, digits) for value in values]
+        top = measure.written(best(values), digits)
         ahead = (values[0] - best(values[1:])) * (1 if measure.higher else -1) if ours else None
         written = "" if ahead is None else f"{ahead:+.{measure.digits}f}".replace("-", "−")
         prompt = comparison.prompts[number]
@@ -58,14 +60,3 @@ def per_prompt(comparison: Comparison, budget: int) -> PerPrompt | None:
     lost = sum(row.lead is not None and row.lead < 0 for row in rows) if ours else None
     titles, heads = [entry.title for entry in entries], [f"{one.title}, {entries[0].title}" for one, _ in moving]
     return PerPrompt(measure, titles, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), lost, heads)
-
-
-def _strongest_first(comparison: Comparison, entries: list[Entry], measure: Measure) -> list[Entry]:
-    """Ours, then the others from the best to the worst: where columns are out of sight, they are not the strongest."""
-
-    def place(entry: Entry) -> tuple[bool, float]:
-        found = entry.summed(measure)
-        value = found.mean if found is not None else 0.0
-        return entry.method != comparison.ours, -value if measure.higher else value
-
-    return sorted(entries, key=place)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from budcache.chosen import load
-from budcache.comparison.result import Comparison, Entry, Measure
+from budcache.comparison.entry import Entry, Measure
+from budcache.comparison.result import Comparison
+from budcache.comparison.verdict import Lead
 from budcache.errors import BudcacheError
+from budcache.metrics.base import Summary
 from budcache.policy import Policy
 from budcache.provenance import Quality
 from budcache.report.gallery import ours_first
-from budcache.wording import several
+from budcache.report.text import cautions
+from budcache.wording import listed, several
 
-__all__ = ["Dots", "Kept", "Spread", "kept", "spreads"]
+__all__ = ["Dots", "Kept", "Spread", "caution", "kept", "spreads", "timed"]
 
 
 class Dots(NamedTuple):
@@ -41,37 +46,45 @@ def spreads(comparison: Comparison, budget: int) -> list[Spread]:
     """Calls and times: what can be promised beforehand, and what cannot."""
     entries = ours_first(comparison, budget)
     times = {entry.method: _shares(entry) for entry in entries}
-    calls = {
-        entry.method: [n for each in (entry, entry.second) if each is not None for n in each.calls] for entry in entries
-    }
-    most = max((max(made) for made in calls.values()), default=1) * 1.08
-    longest = max((share for shares in times.values() for share in shares), default=1) * 1.08
+    calls = {entry.method: [n for each in entry.counting for n in each.calls] for entry in entries}
+    # Bars end at the full run, so that what is saved is seen; further only where somebody needed more.
+    most = max([*comparison.full.calls, *(number for made in calls.values() for number in made)])
+    longest = max([100.0, *(share for shares in times.values() for share in shares)])
     return [
         Spread(
             entry,
             _dots(calls[entry.method], most, budget / most, "{:g}", ""),
-            _dots(times[entry.method], longest, None, "{:.0f}", "%") if times[entry.method] else None,
+            _dots(times[entry.method], longest, None, "{:.0f}", " %") if times[entry.method] else None,
             *speed(entry),
         )
         for entry in entries
     ]
 
 
+def timed(comparison: Comparison) -> str:
+    """Who was timed, in a sentence; empty where everybody was."""
+    those = {entry.method for entry in comparison.entries if entry.speed.pairs}
+    titles = [title for name, title in comparison.methods.items() if name in those]
+    if len(titles) == len(comparison.methods):
+        return ""
+    those_timed = f"Only {listed(titles)}" if titles else "No method"
+    return f"{those_timed} {'were' if len(titles) > 1 else 'was'} timed."
+
+
 def _shares(entry: Entry) -> list[float]:
     """The time of every timed run in percent of the full run beside it, of two settings those of both."""
-    if entry.latency is None:
+    if not entry.timed or not entry.speed.known:
         return []
-    both = [each for each in (entry, entry.second) if each is not None]
-    return [100 * own / full for e in both for own, full in zip(e.timed_seconds, e.full_seconds, strict=True)]
+    return [100 * own / full for e in entry.counting for own, full in zip(e.timed_seconds, e.full_seconds, strict=True)]
 
 
 def speed(entry: Entry) -> tuple[str, str]:
     """How many times faster than the full run, and how sure that is."""
     found = entry.speed
     if not found.known:
-        return found.text, ""
+        return found.text if found.pairs else "", ""  # who was timed is said once, below
     spread = f"{found.low:.1f} to {found.high:.1f}" if f"{found.low:.1f}" != f"{found.high:.1f}" else ""
-    return f"{found.median:.1f}×", spread
+    return f"{found.at_most}{found.median:.1f}×", spread
 
 
 def _dots(values: Sequence[float], end: float, target: float | None, form: str, unit: str) -> Dots:
@@ -83,14 +96,17 @@ def _dots(values: Sequence[float], end: float, target: float | None, form: str, 
 
 
 class Kept(NamedTuple):
-    """A rung's quality: as its file promises it, and as it was measured here."""
+    """A rung's quality: as its file states it, as it was measured here, and how far these are apart."""
 
     budget: int
     promised: str
     on: str
     measured: str
+    apart: str
+    agrees: bool | None  # within two standard errors; None where that cannot be said
     worst: str
     moving: dict[str, str]  # what only videos have, as measured here
+    quality: Quality
 
 
 def kept(comparison: Comparison, file: str | None, folder: Path) -> list[Kept]:
@@ -110,8 +126,25 @@ def kept(comparison: Comparison, file: str | None, folder: Path) -> list[Kept]:
         assert entry is not None
         moving = {one.title: _spoken(entry, one) for one in comparison.measures if one.moving}
         worst = measure.spoken(summed.worst)
-        found.append(Kept(budget, promised, _grounds(rung.quality), measured, worst, moving))
+        apart = _apart(measure, rung.quality, summed)
+        found.append(Kept(budget, promised, _grounds(rung.quality), measured, *apart, worst, moving, rung.quality))
     return found
+
+
+def _apart(measure: Measure, stated: Quality, summed: Summary) -> tuple[str, bool | None]:
+    """What was measured minus what the file states, with the standard error of both together."""
+    assert stated.psnr is not None
+    apart, errors = summed.mean - stated.psnr, (stated.psnr_error, summed.error)
+    error = None if stated.used_to_fit or None in errors else math.hypot(*(each or 0.0 for each in errors))
+    sign = "+" if apart >= 0 else "−"
+    agrees = None if error is None else Lead(apart, error).ahead is None
+    return f"{sign}{measure.spoken(abs(apart), error)}", agrees
+
+
+def caution(rows: Sequence[Kept]) -> str:
+    """What to think of the file's numbers, in a sentence or two; empty where they were measured on others' prompts."""
+    lines = cautions([row.quality for row in rows], "the samples of the file's estimate")
+    return " ".join(f"{line[0].upper()}{line[1:]}." for line in lines)
 
 
 def _spoken(entry: Entry, measure: Measure) -> str:

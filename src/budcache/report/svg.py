@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from budcache.report.chart import Chart, Line, Mark, Style, ticks
@@ -14,7 +15,9 @@ __all__ = ["Placed", "apart", "placed"]
 SIZES = {"wide": (920, 440, 204), "narrow": (350, 380, 126)}  # width, least height, most for the names at the right
 LEFT, TOP, BOTTOM = 46, 26, 42
 GAP = 15  # from one name to the next
-LETTER, DIGIT = 6.5, 8.5  # pixels: of a name, and of a bold figure
+BEFORE = 22  # from the end of the lines to their names, and some more behind these
+LETTER, BOLD = 6.5, 8.5  # pixels: of a name, and of a figure or name that is bold
+FIGURE = 36  # from one figure below the chart to the next
 MOST_DOTS = 1200  # of a long search; the lines lose nothing
 CORNERS: dict[str, list[tuple[float, float]]] = {
     "square": [(-1, -1), (1, -1), (1, 1), (-1, 1)],
@@ -65,10 +68,9 @@ class _Field:
     def __init__(self, data: Chart, width: int, height: int, most: int) -> None:
         self.data, self.width = data, width
         self.names = [line.marks[-1].label if data.falling else line.title for line in data.lines]
-        longest = max(map(len, self.names), default=0)
-        room = min(most, math.ceil(longest * LETTER) + 22)
-        self.letters = int((room - 22) / LETTER)
-        self.right = width - room
+        wanted = [len(name) * _letter(line) for name, line in zip(self.names, data.lines, strict=True)]
+        self.room = min(most - BEFORE, math.ceil(max(wanted, default=0)))
+        self.right = width - self.room - BEFORE
         self.height = max(height, TOP + BOTTOM + GAP * len(data.lines))
         xs, ys = data.spread
         ys = [self._scaled(y) for y in ys]
@@ -106,7 +108,10 @@ class _Field:
         """Values to write below the chart: there are no halves of calls, and none below zero."""
         if self.data.alone:
             return []
-        most = min((self.right - LEFT) // 36, math.ceil(self.high_x - self.low_x))
+        measured = [self.x(value) for value in self.data.places]
+        if measured and all(right - left >= FIGURE for left, right in pairwise(sorted(measured))):
+            return list(self.data.places)
+        most = min((self.right - LEFT) // FIGURE, math.ceil(self.high_x - self.low_x))
         return [value for value in ticks(self.low_x, self.high_x, most) if value >= 0 and value == int(value)]
 
     def x(self, value: float) -> float:
@@ -137,14 +142,15 @@ class _Field:
         last = line.marks[-1]
         x, y = self._at(line, last), self.y(last.y)
         start, at = min(x + 7, self.right), self.right + 12
-        text = name if len(name) <= self.letters else name[: self.letters - 1].rstrip() + "…"
+        letters = int(self.room / _letter(line))
+        text = name if len(name) <= letters else name[: letters - 1].rstrip() + "…"
         lead = f"M{start} {y}L{max(start, self.right)} {y}L{at} {level:.1f}"
         return {"x": at + 4, "y": round(level + 4, 1), "text": text, "lead": lead}
 
     def _line(self, line: Line) -> dict[str, Any]:
         marks, free = list[dict[str, Any]](), math.inf
         for mark in reversed(line.marks):
-            x, y, room = self._at(line, mark), self.y(mark.y), DIGIT * len(mark.label) / 2
+            x, y, room = self._at(line, mark), self.y(mark.y), BOLD * len(mark.label) / 2
             labelled = line.style.strong and x + room < free  # from the right, as long as figures do not touch
             free = x - room if labelled else free
             label = mark.label if labelled else ""
@@ -153,7 +159,15 @@ class _Field:
                 {"x": x, "y": y, "ends": ends, "label": label, "note": mark.note, "shape": _shape(x, y, line.style)}
             )
         path = "M" + "L".join(f"{mark['x']} {mark['y']}" for mark in reversed(marks))
-        return {"style": line.style, "title": line.title, "path": path, "band": self._band(line), "marks": marks}
+        band = self._band(line)
+        return {
+            "style": line.style,
+            "title": line.title,
+            "rival": line.rival,
+            "path": path,
+            "band": band,
+            "marks": marks,
+        }
 
     def _ends(self, mark: Mark) -> tuple[float, float] | None:
         return (self.y(mark.y - mark.error), self.y(mark.y + mark.error)) if mark.error else None
@@ -168,11 +182,18 @@ class _Field:
         return "M" + "L".join(there + back) + "Z"
 
     def _stairs(self, number: int, line: Line) -> dict[str, Any]:
-        (first, *_), (*_, last, _) = line.marks, line.marks
+        """A line that falls in steps: a point where each begins; its last mark only leads it on to the end."""
+        first, *_ = line.marks
         path = f"M{self.x(first.x)} {self.y(first.y)}"
         path += "".join(f"H{self.x(mark.x)}V{self.y(mark.y)}" for mark in line.marks)
+        points = [{"x": self.x(mark.x), "y": self.y(mark.y), "note": mark.note} for mark in line.marks[:-1]]
         opacity = round(0.55 + 0.45 * (number + 1) / len(self.data.lines), 2)
-        return {"path": path, "note": line.note, "x": self.x(last.x), "y": self.y(last.y), "opacity": opacity}
+        # Newest first, so that a tap on the line reads the best that was found.
+        return {"title": line.title, "path": path, "marks": points[::-1], "opacity": opacity}
+
+
+def _letter(line: Line) -> float:
+    return BOLD if line.style.strong else LETTER
 
 
 def _shape(x: float, y: float, style: Style) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -15,7 +16,7 @@ from budcache.provenance import RangedSetting
 from budcache.report import strips
 from budcache.wording import several
 
-__all__ = ["describe", "strip"]
+__all__ = ["cautions", "describe", "strip"]
 
 COMPUTED, REUSED = "█", "·"
 FEW = 4  # samples, on which a mean does not say much
@@ -119,14 +120,25 @@ def _legend(rungs: tuple[Policy, ...], losses: bool) -> list[RenderableType]:
         lines.append(f"PSNR in decibels to the run of {steps} steps: {what} on {on} {where}")
         if any(quality.psnr_plain is not None for quality in measured):
             lines.append("gain over repeating outputs at the same steps")
-        if fitted:
-            lines.append(f"< the policies were made on these samples; on new prompts expect {LESS} dB less{MORE}")
-        elif any(quality.used_to_choose for quality in measured):
-            less = "up to several dB less" if counts and counts[0] < FEW else "a little less"
-            lines.append(f"the policies were also chosen by these samples, so on new prompts expect {less}")
-        if counts and counts[0] < FEW and not fitted:
-            lines.append("few samples: prompts differ by several dB, and others may be that much harder or easier")
+        marked = "< " if fitted else ""
+        lines += [f"{marked * (not place)}{line}" for place, line in enumerate(cautions(measured))]
     return [Text(line, style="dim") for line in lines]
+
+
+def cautions(measured: Sequence[Quality], samples: str = "these samples") -> list[str]:
+    """What to think of qualities that were measured on `samples` which made or chose the policies, or on few."""
+    counts, lines = [quality.samples for quality in measured if quality.samples is not None], []
+    fitted, few = any(quality.used_to_fit for quality in measured), bool(counts) and min(counts) < FEW
+    if fitted:
+        lines.append(f"the policies were made on {samples}; on new prompts expect {LESS} dB less{MORE}")
+    elif any(quality.used_to_choose for quality in measured):
+        if few:  # in the demo 5 to 11 dB were lost
+            few_tell = "and few samples tell little: new prompts may be 10 dB below that"
+            return [f"the policies were also chosen by {samples}, {few_tell}"]
+        lines.append(f"the policies were also chosen by {samples}, so on new prompts expect a little less")
+    if few and not fitted:
+        lines.append("few samples: prompts differ by several dB, and others may be that much harder or easier")
+    return lines
 
 
 def _marks(rungs: tuple[Policy, ...]) -> list[str]:

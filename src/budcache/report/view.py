@@ -6,13 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from budcache.comparison.result import Comparison, Entry, Measure
+from budcache.comparison.entry import Entry, Measure
+from budcache.comparison.result import Comparison
 from budcache.comparison.table import Cell, cells, equivalents, heading
-from budcache.comparison.verdict import lead, main_budget
+from budcache.comparison.verdict import best_other, lead, main_budget
+from budcache.models import EMBEDDED
+from budcache.report.promises import speed as faster
 from budcache.storage.media import FPS, spoken
 from budcache.wording import several
 
-__all__ = ["Row", "code", "columns", "facts", "hero", "ladder_file", "left_out", "rows", "unbroken"]
+__all__ = [
+    "Row",
+    "code",
+    "columns",
+    "facts",
+    "hero",
+    "ladder_file",
+    "left_out",
+    "reading",
+    "rows",
+    "settings",
+    "small_model",
+    "unbroken",
+]
 
 UNDECIDED = "undecided"
 
@@ -25,6 +41,12 @@ def hero(comparison: Comparison) -> tuple[str, str]:
         count = len(comparison.methods)
         return str(count), f"method{'' if count == 1 else 's'} at equal cost"
     return f"{comparison.full.mean_calls / entry.mean_calls:.2g}×", "fewer model calls"
+
+
+def small_model(comparison: Comparison) -> str:
+    """What an embedded model is, so that nobody takes its small pictures for a large model's; empty for others."""
+    name = comparison.origin.model
+    return f"{name} is {EMBEDDED[name].about}." if name in EMBEDDED else ""
 
 
 def unbroken(sentence: str) -> str:
@@ -50,11 +72,8 @@ def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
     """The paper's Table 1 of this comparison: tail and worst below each mean, and how far ours is ahead."""
     found = []
     for entry in entries:
-        timed = entry.timed_seconds if entry.latency is not None and entry.second is None else (0.0,)
-        low, high = (f"{value:.3g}" for value in (min(timed), max(timed)))
-        known = entry.speed.known and entry.speed.low < entry.speed.high
-        speed = f"{entry.speed.low:.2f}-{entry.speed.high:.2f}" if known else ""
-        calls, loop, speedup, *means = cells(comparison, entry)
+        speedup, speed = faster(entry)
+        calls, loop, _, *means = cells(comparison, entry)
         row = [(calls, "")]
         for mean, measure in zip(means, comparison.measures, strict=True):
             summed = entry.summed(measure)
@@ -62,7 +81,11 @@ def rows(comparison: Comparison, entries: Sequence[Entry]) -> list[Row]:
             row.append((mean, worst))
         if by := _compared(comparison):
             row.append(_lead(comparison, entry, by))
-        row += [(speedup, speed), (loop, f"{low}-{high}" if low != high else ""), (equivalents(entry), "")]
+        row += [
+            (Cell(speedup or "-"), speed),
+            (loop, ""),
+            (equivalents(entry), ""),
+        ]
         found.append(Row(entry, row, entry.method == comparison.ours))
     return found
 
@@ -85,6 +108,22 @@ def _lead(comparison: Comparison, entry: Entry, measure: Measure) -> tuple[Cell,
         return Cell(""), ""
     error = "" if apart.error is None else measure.written(apart.error)
     return Cell(f"{apart.mean:+.{measure.digits}f}", 0, error), "" if apart.decided else UNDECIDED
+
+
+def reading(comparison: Comparison, measure: Measure) -> str:
+    """How to read a metric's chart: which way is better, and whose errors are shaded at all times."""
+    way = "Higher" if measure.higher else "Lower"
+    said = f"{way} is {'closer to the full run' if measure.reference else 'better'}."
+    rival = best_other(comparison, main_budget(comparison), measure)
+    both = [comparison.methods.get(comparison.ours or "", ""), rival.title if rival is not None else ""]
+    shaded = " and ".join(filter(None, both)) if len(comparison.budgets) > 1 else ""
+    return f"{said} Shaded: one standard error of {shaded}." if shaded else said
+
+
+def settings(comparison: Comparison) -> list[tuple[str, str]]:
+    """What each method was tuned to; of two settings both."""
+    both = [(entry, [each.knob for each in entry.counting if each.knob]) for entry in comparison.entries]
+    return [(f"{entry.title}, {entry.budget} calls", " | ".join(knobs)) for entry, knobs in both if knobs]
 
 
 def left_out(comparison: Comparison) -> list[tuple[str, str]]:
@@ -114,9 +153,10 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "measured on": f"{several(count, 'sample')}, {noise}, one at a time",
         "calibrated on": _learned_on(comparison),
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
-        "differences is undecided",
-        "latency": f"median seconds of the denoising loop, text encoders and decoder apart; the speed-up is the median "
-        f"of up to {several(timed, 'pair')} of a full run and a run of the method, with its 95 % interval below"
+        "differences (with fewer than 20 samples: within as many as Student's t asks for) is undecided",
+        "latency": f"of the denoising loop, text encoders and decoder apart; the speed-up is the median of up to "
+        f"{several(timed, 'pair')} of a full run and a run of the method, with its 95 % interval below (≤: pairs told "
+        "a little more than the calls allow); seconds are the full runs' median divided by it"
         if timed
         else "not measured",
         "ran on": f"{comparison.device}, {several(comparison.threads, 'thread')}, {comparison.dtype}",
@@ -163,7 +203,9 @@ def code(comparison: Comparison, file: str | None) -> str:
         return ""
     budget = main_budget(comparison)
     made, field = ("image", "images") if comparison.origin.frames is None else ("video", "frames")
+    model, kind = comparison.origin.model, comparison.origin.pipeline or "pipeline"
+    pipe = f"pipe = budcache.load({model!r})" if model in EMBEDDED else f"pipe = ...  # your {kind}, loaded as usual"
     return (
-        f"import budcache\n\nwith budcache.applied(pipe, {file!r}, budget={budget}):\n"
+        f"# pip install budcache\nimport budcache\n\n{pipe}\nwith budcache.applied(pipe, {file!r}, budget={budget}):\n"
         f"    {made} = pipe({comparison.prompts[0]!r}).{field}[0]  # {budget} model calls, whatever the prompt"
     )

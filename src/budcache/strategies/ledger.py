@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from budcache.calibration.aggregate import mean
+from budcache.aggregate import mean
 from budcache.calibration.score import Score
 from budcache.errors import FileError, SearchError
 from budcache.events import Scored

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from budcache.baselines import Baseline, Branch, Record, caching, record, tune
-from budcache.baselines.record import call
+from budcache.baselines.pictures import call
 from budcache.errors import SearchError
 from budcache.mask import Mask
 from budcache.pipeline.trunk import blocks_of, transformers

@@ -20,9 +20,10 @@ const tried = async () => Number((await page.locator("#search-panel h3 small", {
 
 if (STUDIO_PART === "begin") {
   test("a search begins, and has found something", async () => {
-    await fill(page, "find-count", 4);
+    // Long enough that the second part can stop it on any machine before it ends.
+    await fill(page, "find-count", 16);
     await fill(page, "find-budgets", "4-9");
-    await page.locator("#find-cost", { hasText: "4 prompts" }).waitFor();
+    await page.locator("#find-cost", { hasText: "16 prompts" }).waitFor();
     await press(button(page, "Search"));
     await page.locator("#search-panel .strips > div").nth(1).waitFor({ timeout: LONG });
   });
@@ -32,13 +33,12 @@ if (STUDIO_PART === "begin") {
     const known = await tried();
     assert.ok(known >= 2, "what the ledger knows is shown");
     await press(button(page, "Resume"));
-    await pill(page, "search", "running");
-    await page.waitForFunction((least) => Number(document.querySelector("#search-panel")?.textContent.match(/(\d+) masks? tried/)?.[1] ?? 0) > least, known, { timeout: LONG });
-    await press(button(page, "Stop"));
+    await press(button(page, "Stop")); // as soon as it can be: its full runs alone take longer than that
     await pill(page, "search", "stopped");
     await page.locator("#search-panel", { hasText: "resume it to go on from there" }).waitFor();
     await press(button(page, "Resume"));
     await pill(page, "search", "done");
+    assert.ok((await tried()) > known, "it has gone on, beyond what the ledger knew");
     assert.equal(await page.locator("#search-panel .strips > div").count(), 6);
   });
 }

@@ -14,12 +14,32 @@ function save(name, blob) {
   say(`${name} was saved.`);
 }
 
+// What only a script can do is said only where there is one.
+all(".hint").forEach((each) => { each.hidden = false; });
+
+// Who asks for another budget asks for it everywhere: switches with the same question follow each other.
+for (const tabs of all(".tabs")) {
+  const titled = (group, title) => all(":scope > label", group).find((label) => label.textContent === title)?.control;
+  const others = () => all(".tabs").filter((group) => group !== tabs && group.ariaLabel === tabs.ariaLabel);
+  tabs.addEventListener("change", ({ target }) => {
+    if (target.parentElement !== tabs) return;
+    for (const input of others().map((group) => titled(group, target.labels[0].textContent))) {
+      if (!input || input.checked) continue;
+      input.checked = true;
+      input.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+  });
+}
+
 // The theme: what the system says, until somebody chooses.
 {
   const root = document.documentElement, button = one("#theme"), system = matchMedia("(prefers-color-scheme: dark)");
-  const keep = { // a file opened from disk may have no storage
-    get: () => { try { return localStorage.getItem("theme"); } catch { return null; } },
-    set: (theme) => { try { localStorage.setItem("theme", theme); } catch { /* then it is not kept */ } },
+  const keep = { // a file opened from disk may have no storage, or lose it: then the tab at least remembers
+    get: () => { try { return localStorage.getItem("theme") ?? history.state?.theme; } catch { return history.state?.theme; } },
+    set: (theme) => {
+      history.replaceState({ ...history.state, theme }, "");
+      try { localStorage.setItem("theme", theme); } catch { /* then only the tab keeps it */ }
+    },
   };
   let chosen = keep.get();
   const dark = () => (chosen ? chosen === "dark" : system.matches);
@@ -72,11 +92,15 @@ if (one("#copy")) {
     csv: ["comparison.csv", "text/csv", (data) => csv(data.rows)],
     samples: ["samples.csv", "text/csv", (data) => csv(samples(data))],
     json: ["comparison.json", "application/json", (data) => JSON.stringify(data.comparison, null, 2)],
+    policy: ["", "application/json", (data) => data.policy[1]], // under its own name
   };
   for (const button of all("[data-export]")) {
     const [name, type, made] = exports[button.dataset.export];
     button.parentElement.hidden = false;
-    button.addEventListener("click", async () => save(name, new Blob([made(await unpacked())], { type })));
+    button.addEventListener("click", async () => {
+      const data = await unpacked();
+      save(name || data.policy[0], new Blob([made(data)], { type }));
+    });
   }
 }
 

@@ -23,7 +23,8 @@ if (one("#pictures")) {
     one(".difference", stage).hidden = !state.difference;
     stage.classList.toggle("differing", state.difference);
     one(".show-difference", home).setAttribute("aria-pressed", state.difference);
-    one(".tag.right", stage).textContent = `${title}, ${calls} calls`;
+    const shown = state.difference ? `difference × ${home.dataset.amplified}` : `${calls} calls`;
+    one(".tag.right", stage).textContent = `${title}, ${shown}`;
     one(".caption", home).textContent = `${prompts[state.prompt].parentElement.textContent.trim()}: ${title}, ${note}`;
   };
   const move = (share) => {
@@ -39,12 +40,10 @@ if (one("#pictures")) {
   // Choosing a prompt, a budget, a method.
   prompts.forEach((input, prompt) => input.addEventListener("change", () => choose({ prompt })));
   budgets.forEach((input) => input.addEventListener("change", draw));
-  all(".card", home).forEach((card) => card.addEventListener("click", () => choose({ method: card.dataset.method, difference: false })));
+  all(".card", home).forEach((card) => card.addEventListener("click", () => choose({ method: card.dataset.method })));
   one(".show-difference", home).addEventListener("click", () => choose({ difference: !state.difference }));
   all(".look").forEach((button) => button.addEventListener("click", () => {
     const input = prompts.find((each) => each.dataset.sample === button.dataset.sample);
-    const calls = button.closest("section"), place = calls ? all(":scope > section", calls.parentElement).indexOf(calls) : 0;
-    if (budgets[place]) budgets[place].checked = true;
     choose({ prompt: prompts.indexOf(input) });
     home.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
     input.focus({ preventScroll: true });

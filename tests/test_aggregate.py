@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from budcache.calibration.aggregate import POWER, TINY, cared_for, geometric_mean, mean, near_worst, standard_error
+from budcache.aggregate import POWER, TINY, cared_for, geometric_mean, mean, near_worst, standard_error
 
 errors = st.lists(st.just(0.0) | st.floats(1e-200, 1e6), min_size=1, max_size=8)
 

@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 __all__ = [
     "TINY",
     "Care",
-    "balance_for",
     "cared_for",
     "geometric_mean",
     "mean",
@@ -24,10 +23,9 @@ Care: TypeAlias = Literal["typical", "worst"]
 TINY = 1e-20  # a loss below this counts as this
 # How `near_worst` weighs its samples: 1 would be the mean, infinity the worst one alone.
 POWER = 4
-# Of care for the worst, chosen on tiny-flux (docs/results.md has what it brings): how errors are weighed, where 0 would
-# be the geometric mean; and the balance of fits, where 1 counts samples relative to their errors and 0 all alike.
+# How care for the worst weighs errors: 0 would be the geometric mean, 1 the mean. Chosen on calibration prompts of
+# tiny-flux (docs/facts.md); docs/results.md has what it brings.
 WORST_POWER = 0.75
-WORST_BALANCE = 0.5
 
 
 def mean(values: Sequence[float]) -> float:
@@ -67,11 +65,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     below = min(int(place), max(len(ordered) - 2, 0))
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
-def balance_for(care: Care) -> float:
-    """How samples count in a fit; see `FittedScorer`."""
-    return 1.0 if care == "typical" else WORST_BALANCE
 
 
 def cared_for(errors: Sequence[float], care: Care) -> float:

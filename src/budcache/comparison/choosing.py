@@ -1,0 +1,122 @@
+"""Choosing the settings of other people's methods on the calibration samples, once for each budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from budcache.comparison.kept import of_the_folder
+from budcache.comparison.settings import Settings
+from budcache.jobs.meter import Meter
+from budcache.policy import Origin
+from budcache.samples.samples import seeded
+
+if TYPE_CHECKING:
+    from budcache.baselines.tuning import Choice
+
+__all__ = ["SETTINGS", "Choosing", "expected_calls"]
+
+SETTINGS = "settings.json"  # in the folder of the comparison
+RUNS = 250  # of one sample at one budget that choosing a method's settings takes, typically
+
+
+class Choosing:
+    """The settings of any method at any budget, each chosen when it is first asked for and kept in the folder.
+
+    Args:
+        pipe: the pipeline.
+        steps: K.
+        calibration: samples to choose on.
+        folder: where choices are kept.
+        origin: what the kept choices say of where they came from.
+        seed: of the first sample's noise.
+        batch: how many samples of a static method run as one.
+        meter: told sample-calls as they are spent.
+        given: settings that were chosen already.
+    """
+
+    def __init__(
+        self,
+        pipe: Any,
+        steps: int,
+        calibration: Sequence[Mapping[str, Any]],
+        folder: Path,
+        origin: Origin,
+        seed: int,
+        batch: int,
+        meter: Meter,
+        given: Settings | None = None,
+    ) -> None:
+        self.pipe, self.steps, self.batch, self.meter, self.given = pipe, steps, batch, meter, given
+        # As many samples as ours has, each with a noise of its own.
+        self.samples = [seeded(sample, seed + number) for number, sample in enumerate(calibration)]
+        self._file, self._origin = folder / SETTINGS, origin
+        self._tuners: dict[str, Any] = {}
+
+    def choice(self, method: str, budget: int) -> Choice[Any]:
+        """What is chosen for a method at a budget."""
+        for kept in (self.given, self._chosen):
+            if kept is not None and (known := kept.find(method, budget)) is not None:
+                return known
+        from budcache.baselines import BASELINES
+        from budcache.baselines.tuning import Choice
+
+        self.meter.add(0, note=f"choosing settings for {budget} calls")
+        if method not in self._tuners:
+            self._tuners[method] = self._tuner(method)
+        tuner, spent = self._tuners[method]
+        kind, best = BASELINES[method], tuner.choice(budget)
+        found = Choice(
+            tuple((each.relearned(self._record) if kind.held_out else each, calls) for each, calls in best.settings),
+            samples=kind.learned_on(len(self.samples)),
+            # Full runs and calibration serve all budgets, and count at each, as our search does.
+            sample_calls=best.sample_calls + spent,
+        )
+        self._chosen.keep(method, budget, found)
+        self._chosen.save(self._file)
+        return found
+
+    def _tuner(self, method: str) -> tuple[Any, int]:
+        """What brings a method to all budgets, and the sample-calls that calibrating it took."""
+        from budcache.baselines import BASELINES
+        from budcache.baselines.tally import counting
+        from budcache.baselines.tuning import Tuner
+
+        kind, full = BASELINES[method], self._record
+        learn, choose = full.split() if kind.held_out else (full, full)
+        with counting(self.pipe) as own:  # LeMiCa has runs of its own
+            made = kind.calibrated(learn)
+        calls = own.count // full.branches
+        self.meter.add(calls)
+        tuner = Tuner(self.pipe, made, choose.samples, known=choose, batch=self.batch, spent=self.meter.add)
+        return tuner, self.steps * len(self.samples) + calls
+
+    @cached_property
+    def _record(self) -> Any:
+        from budcache.baselines import record
+
+        self.meter.add(0, note="recording full runs")
+        # One by one: what methods watch differs from sample to sample, and the mean of a batch would hide it.
+        found = record(self.pipe, self.steps, self.samples)
+        self.meter.add(self.steps * len(self.samples))
+        return found
+
+    @cached_property
+    def _chosen(self) -> Settings:
+        """What was chosen in this folder before."""
+        if self._file.exists():
+            with of_the_folder():
+                return Settings.load(self._file)
+        return Settings({"steps": self.steps, **self._origin.model_dump(mode="json", exclude_none=True)})
+
+
+def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, given: Settings | None = None) -> int:
+    """About how many sample-calls choosing will take for all budgets."""
+    missing = [budget for budget in budgets if given is None or given.find(method, budget) is None]
+    if not missing:
+        return 0
+    from budcache.baselines import BASELINES
+
+    return BASELINES[method].calibration_calls(steps, samples) + min(RUNS, 12 * samples) * sum(missing)
