@@ -12,7 +12,7 @@ import torch
 
 import budcache
 from budcache import Mask, Policy
-from budcache.calibration.aggregate import standard_error
+from budcache.aggregate import standard_error
 from budcache.comparison import Lead
 from budcache.metrics import metric, psnr
 
@@ -60,7 +60,7 @@ class Judge:
     def lead(self, one: Policy, other: Policy, by: str = "psnr") -> Lead:
         """How far one policy is ahead of another, prompt by prompt."""
         apart = np.subtract(self.ratios(one, by), self.ratios(other, by))
-        return Lead(float(apart.mean()), standard_error(apart.tolist()))
+        return Lead(float(apart.mean()), standard_error(apart.tolist()), len(apart))
 
     def _key(self, policy: Policy) -> str:
         return policy.model_dump_json(exclude={"origin", "quality", "refined", "title"})

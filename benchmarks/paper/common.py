@@ -38,6 +38,7 @@ RUNGS, VIDEO_RUNGS = ((5, 6, 7, 8, 9, 10), (2, 3, 4)), ((10, 15, 20), (2, 3))
 # Options that a reader has to know of where they are not the usual ones; sizes and prompts are told anyway.
 CHANGES = ("lora", "lora_scale", "steps", "budgets", "dtype", "batch", "metrics", "align", "high", "target")
 CAREFUL = "policy:budcache, care for the worst"  # our search with that option
+FITTED = "policy:budcache, fitted"  # our search as it is by default, not aligned
 LPIPS_WEIGHTS = "checkpoints/alexnet-owt-7be5be79.pth"
 
 
@@ -192,10 +193,13 @@ class Lab:
         return self.annealed(f"authors-{preset}", budget, two, **{"reuse": "residual", **options})
 
     def annealed(self, strategy: str, budget: int, prompts: Sequence[str] = (), **options: Any) -> Kept:
-        """A search by one of the annealing strategies, without selection or fit."""
+        """A search by one of the annealing strategies, without selection or fit; `rounds` of climbing, if given."""
         plan: Any = STRATEGIES[strategy]
+        rounds = options.pop("rounds", None)
         if self.quick:
             plan = replace(plan, iterations=3, **({"rounds": 1} if hasattr(plan, "rounds") else {}))
+        elif rounds is not None:
+            plan = replace(plan, rounds=rounds)
         two = list(prompts) or (self.calibration[:2] if self.embedded else list(PROMPTS))
         name = f"{options.pop('name', strategy)}-{budget}"
         return self.search(name, two, [budget], **{"strategy": plan, "selection": 0, "refine": "none", **options})
@@ -204,14 +208,23 @@ class Lab:
         self, *, fit: bool = True, budgets: Iterable[int] = (), prompts: Sequence[str] = (), **options: Any
     ) -> Kept:
         """Our search: every budget at once, on more prompts, a quarter of them to choose by; a fit is also aligned."""
-        shared = {rung for rung in self.rungs if rung < self.steps}
-        wanted = set(budgets) or (shared if shared.issuperset(self.budgets) else set(self.budgets))
+        wanted = set(budgets) or self._wanted
         if fit:
             self.ours(fit=False, budgets=wanted, prompts=prompts, **options)
         name = options.pop("name", "ours") + ("" if fit else "-plain")
         return self.search(
             name, prompts or self.calibration, wanted, **{"refine": "full" if fit else "none", **options}
         )
+
+    def fitted(self) -> Kept:
+        """Our search as it is by default: fitted, and not aligned. Its ledger is its own, so that its cost is, too."""
+        return self.search("ours-fitted", self.calibration, self._wanted, refine="fit")
+
+    @property
+    def _wanted(self) -> set[int]:
+        """The budgets that our search is made for: those that experiments share, if they are all that is asked for."""
+        shared = {rung for rung in self.rungs if rung < self.steps}
+        return shared if shared.issuperset(self.budgets) else set(self.budgets)
 
     def careful(self) -> Kept:
         """The same with care for the worst samples."""
@@ -311,8 +324,9 @@ class Lab:
         measured: int | None = None,
         learned: int | None = None,
         tuned: int | None = None,
+        values: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Print tables, claims and one JSON line, and keep it all as `result.json`.
+        """Print tables, claims and one JSON line, and keep it all as `result.json`, with `values` of every prompt.
 
         `measured`, `learned` and `tuned` are how many prompts were measured on, ours was learned on and others tuned
         on, where those are not the usual ones; 0 where nobody was, or a table or note says it.
@@ -339,12 +353,13 @@ class Lab:
             "claims": [{**asdict(claim), "verdict": claim.verdict} for claim in claims],
             "notes": list(notes),
             "figures": [figure.name for figure in figures],
+            **({"values": dict(values)} if values else {}),
         }
         write_json(self.folder / "result.json", result)
         print("\n\n".join([table.text() for table in tables]), end="\n\n")
         for line in [*notes, *(claim.sentence for claim in claims)]:
             print(f"- {line}")
-        print(json.dumps(result))
+        print(json.dumps({name: value for name, value in result.items() if name != "values"}))
         return result
 
 

@@ -11,6 +11,7 @@ without it, as those of the authors' FLUX code are, and the reverse.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from published import FEW_STEPS, FEW_STEPS_SOURCE
 from telling import WHO, Claim, Table, ahead_by, beats, left_out, of_all, paired, side_by_side, told, with_error
 
 from budcache import Ladder, Mask, Policy
-from budcache.comparison import Lead
 from budcache.comparison.methods import SOLVERS
 from budcache.metrics import psnr
 
@@ -146,7 +146,7 @@ class Pair:
                 apart = judge.lead(found[served], found[other])
                 case = f"{self.calls} of {steps} steps of the {served} model"
                 verdicts[case] = apart.ahead
-                numbers.append(f"{case}: {told(Lead(-apart.mean, apart.error))} dB")
+                numbers.append(f"{case}: {told(replace(apart, mean=-apart.mean))} dB")
         columns = ["calls", "searched on", "served on", "PSNR ± error", "its mask with plain reuse"]
         title = "Searched with the LoRA and served without it, and the reverse: PSNR to the served model's own full run"
         text = (

@@ -72,7 +72,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def peak(curve: dict[int, float], name: str, judge: Judge, tried: dict[int, Policy]) -> Claim:
-    """The curve is said to be an inverted U with its top at 30 steps; within two errors a top is undecided."""
+    """The curve is said to be an inverted U with its top at 30 steps; a top that may be chance is undecided."""
     counts, top = list(curve), max(curve, key=lambda steps: curve[steps])
     near = min(counts, key=lambda steps: abs(steps - STEPS_BEST))
 

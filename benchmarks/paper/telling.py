@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from published import Cases
 
-from budcache.calibration.aggregate import standard_error
+from budcache.aggregate import standard_error
 from budcache.comparison import Comparison, Entry, Lead, Measure, lead, tail_lead
 from budcache.comparison.methods import METHODS
 from budcache.metrics import METRICS
@@ -108,14 +108,15 @@ def side_by_side(
     same = {measure.name: measure.title for measure in measures if measure.name in theirs}
     # Where the paper prints none of the metrics that were measured here, those that it does print.
     printed |= same or {name: METRICS[name].title for name in METRICS if name in theirs}
-    columns = [head, "method", *["made"] * (made is not None), "calls", "call-eq.", "loop s", "speed-up"]
+    columns = [head, "method", *["made"] * (made is not None), "calls", "call-eq.", "by work", "loop s", "speed-up"]
     columns += [name for measure in measures for name in (f"{measure.title} ± error", f"{measure.tail_name}")]
     rows = []
     for case, (comparison, budget) in cases.items():
         for entry in comparison.at(budget):
             over = " (too few)" if entry.falls_short else "" if entry in comparison.within(budget) else " (too many)"
             row = [case, entry.title, *([] if made is None else [made(case, entry.method)])]
-            row += [entry.calls_text + over, entry.mean_equivalents, comparison.latency(entry), entry.speed.text]
+            row += [entry.calls_text + over, entry.mean_equivalents, by_work(comparison, entry)]
+            row += [comparison.latency(entry), speed(entry)]
             for measure in measures:
                 found = entry.summed(measure)
                 values = entry.quality(measure.name)
@@ -128,6 +129,31 @@ def side_by_side(
             name = ["the paper's", METHODS[method], *[""] * (made is not None), calls]
             rows.append([*name, *blank, *map(known.get, printed)])
     return Table(title, columns + [f"paper: {name}" for name in printed.values()], rows)
+
+
+def by_work(comparison: Comparison, entry: Entry) -> str | None:
+    """How many times less work than the full run: the speed-up if only the network's operations took time."""
+    done = entry.mean_equivalents
+    return None if done is None else f"{comparison.full.mean_calls / done:.2f}x"
+
+
+def speed(entry: Entry) -> str:
+    """How many times faster than the full run, with its 95 % interval where it is known."""
+    found = entry.speed
+    return f"{found.text} ({found.low:.2f}-{found.high:.2f})" if found.known and found.low < found.high else found.text
+
+
+def around(comparison: Comparison) -> list[str]:
+    """What a full run takes, in its loop and beside it, and the most memory of timed runs; empty where none were."""
+    full, loop = comparison.full, comparison.latency(comparison.full)
+    most = [size for entry in comparison.entries if (size := comparison.memory(entry)) is not None]
+    if loop is None or full.before_seconds is None or full.after_seconds is None or not most:
+        return []
+    return [
+        f"A full run takes {loop:.3f} s in its loop, and beside it {full.before_seconds:.3f} s for text encoders and "
+        f"{full.after_seconds:.3f} s for the decoder. Timed runs had at most {max(most) / 2**20:,.0f} MB in use, full "
+        f"runs {(comparison.memory(full) or 0) / 2**20:,.0f} MB."
+    ]
 
 
 def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: str, text: str) -> Claim:
@@ -160,12 +186,12 @@ def beats(cases: Mapping[str, Case], who: str, rivals: Iterable[str], source: st
 
 def of_all(leads: Iterable[Lead], least: float = 0.0) -> bool | None:
     """Whether all leads are above something, by more than chance; one that is below decides, too."""
-    found = {Lead(each.mean - least, each.error).ahead for each in leads}
+    found = {replace(each, mean=each.mean - least).ahead for each in leads}
     return False if False in found else None if None in found else True
 
 
 def ahead_by(cases: Mapping[str, Case], rivals: Sequence[str], least: float, text: str) -> Claim:
-    """Ours is ahead of every rival at equal calls by so many decibels; undecided within two standard errors."""
+    """Ours is ahead of every rival at equal calls by so many decibels; undecided where that may be chance."""
     verdicts, numbers = dict[str, bool | None](), list[str]()
     for case, (comparison, budget) in cases.items():
         measure, mine = comparison.measures[0], comparison.entry("budcache", budget)
@@ -182,10 +208,10 @@ def ahead_by(cases: Mapping[str, Case], rivals: Sequence[str], least: float, tex
 def paired(one: Sequence[float], other: Sequence[float]) -> Lead:
     """How far one is ahead of the other on the same prompts."""
     apart = [a - b for a, b in zip(one, other, strict=True)]
-    return Lead(sum(apart) / len(apart), standard_error(apart))
+    return Lead(sum(apart) / len(apart), standard_error(apart), len(apart))
 
 
-def told(found: Lead, digits: int = 1) -> str:
+def told(found: Lead, digits: int = 2) -> str:
     """A lead with its standard error."""
     return f"{found.mean:+.{digits}f}" + ("" if found.error is None else f" ± {found.error:.{digits}f}")
 
@@ -197,7 +223,7 @@ def better(one: Entry, other: Entry, measure: Measure) -> bool:
 
 
 def ahead(one: Entry, other: Entry, measure: Measure) -> bool | None:
-    """Whether one method is better than another on the same samples; None within two standard errors."""
+    """Whether one method is better than another on the same samples; None where that may be chance."""
     found = lead(one, other, measure)
     return None if found is None else found.ahead
 
