@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -24,10 +25,17 @@ STORE = 128 * 2**20  # bytes for what goes between processes: matrices, no laten
 ANSWERS = 5.0  # seconds in which a machine that is there answers
 # Seconds without an answer after which a cluster is lost. After 60, Ray would end this process without a word of ours.
 LOST = 15.0
-# How often to connect from outside where Ray says this. The first two: the process that was to serve a client died at
-# its start, at once or a little later. It is forked from a process with threads of gRPC, and some of those forks go
-# wrong; the next one is another. The third: nobody answered for half a minute, on a busy machine or at a wrong port.
-TRIES = {"Starting Ray client server failed": 3, "Proxy failed to Connect to backend": 3, "connection timeout": 2}
+# How often to connect from outside where Ray says this. All but the last: the process that was to serve a client died
+# at its start, and the words depend on when. It is forked from a process with threads of gRPC, and some of those forks
+# go wrong; the next one is another. The last: nobody answered for half a minute, on a busy machine or at a wrong port.
+TRIES = {
+    "Starting Ray client server failed": 3,
+    "psutil.ZombieProcess": 3,
+    "Proxy failed to Connect to backend": 3,
+    "a session that has already been cleaned up": 3,
+    "Failed to serialize response": 3,
+    "connection timeout": 2,
+}
 GOES_ON = "What was scored is in the ledger, if there is one, and the same job goes on from there"
 
 
@@ -78,7 +86,7 @@ def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
         try:
             ray.init(address=address or "local", **options)
             return
-        except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
+        except Exception as error:  # errors of many libraries, gRPC's own among them
             if tried >= max((tries for words, tries in TRIES.items() if words in str(error)), default=1):
                 raise WorkerError(_why_not(address, error)) from None
             with suppress(Exception):  # it is not connected, and may say so
@@ -168,7 +176,7 @@ def _check_same(ray: Any, address: str | None) -> None:
 
 def _why_not(address: str | None, error: Exception) -> str:
     """Why there is no connection, and what to try next."""
-    lines = str(error).strip().splitlines()
+    lines = re.sub(r'.*details = "([^"]*)".*', r"\1", str(error), flags=re.DOTALL).strip().splitlines()  # gRPC's own
     said = lines[-1:] if any("Traceback" in line for line in lines) else lines  # a server repeats its own errors whole
     reason = " ".join(" ".join(said).split()).split(". ")[0].rstrip(".:")
     if address is None:
