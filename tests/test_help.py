@@ -66,3 +66,11 @@ def test_what_comes_instead_of_a_command(arguments, code, words, run_here):
     found, out, err = run_here(*arguments)
     assert found == code
     assert words in out + err
+
+
+def test_the_module_is_the_command():
+    found = subprocess.run([sys.executable, "-m", "budcache", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["budcache", budcache.__version__]
+    refused = subprocess.run([sys.executable, "-m", "budcache", "serach"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "serach" in refused.stderr

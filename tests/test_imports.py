@@ -17,7 +17,7 @@ import budcache
 
 SOURCE = Path(budcache.__file__).parent
 TENSORS, PIPELINES = {"torch", "numpy"}, {"diffusers", "transformers"}
-COMMANDS = {"budcache.cli"}
+COMMANDS = {"budcache.cli", "budcache.__main__"}
 
 
 def ours(*names: str) -> set[str]:
@@ -90,9 +90,13 @@ ROOMS = {
         ours(*(f"studio.{name}" for name in STUDIO_VALUES)),
         {"gradio", "fastapi", "starlette", "uvicorn"} | COMMANDS,
     ),
-    "all but the studio": Room({"budcache"}, {"gradio"} | ours("studio"), but=ours("studio", "cli") | {"budcache"}),
+    "all but the studio": Room(
+        {"budcache"}, {"gradio"} | ours("studio"), but=ours("studio", "cli", "__main__") | {"budcache"}
+    ),
     "workers": Room(ours("workers"), ours("baselines", "strategies", "comparison", "report", "cli")),
-    "all but the workers": Room({"budcache"}, {"ray"} | ours("workers"), but=ours("workers", "cli") | {"budcache"}),
+    "all but the workers": Room(
+        {"budcache"}, {"ray"} | ours("workers"), but=ours("workers", "cli", "__main__") | {"budcache"}
+    ),
     "all but the commands": Room({"budcache"}, COMMANDS, but=COMMANDS),
 }
 # Who may name diffusers and transformers at all; the commands only inside functions, so that `--help` comes at once.

@@ -20,6 +20,7 @@ from telling import Claim, Table
 
 import budcache
 from budcache import Ladder, Origin, Policy, models
+from budcache.aggregate import Care
 from budcache.comparison import Comparison
 from budcache.events import Event, Progress, Scored
 from budcache.metrics import usual
@@ -255,7 +256,7 @@ class Lab:
     # Measuring
 
     def place(self, name: str, prompts: Sequence[str], pipe: Any, call: Mapping[str, Any]) -> str:
-        """The name of a comparison's folder, which is another one for whatever it depends on."""
+        """The name of a comparison's folder, which is another one for whatever it depends on but care."""
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
         return f"{slug(name)}-{short([*facts, list(prompts), self.tuning, dict(call), *adapters(pipe)])}"
 
@@ -269,11 +270,13 @@ class Lab:
         pipe: Any = None,
         prompts: Sequence[str] = (),
         chosen: Path | None = None,
+        care: Care = "typical",
         **call: Any,
     ) -> Comparison:
         """`budcache.compare` in a folder of its own; policies are used wherever they were made.
 
-        `chosen` is a file of settings of other methods that need not be chosen again.
+        `chosen` is a file of settings of other methods that need not be chosen again; where they are, `care` is what
+        that goes by. With care for the worst take another name.
         """
         pipe, given = self.pipe if pipe is None else pipe, {**self.call, **call}
         # Without where they were made, they are used wherever that is asked; what they were made on is still told.
@@ -303,6 +306,7 @@ class Lab:
             batch=min(self.args.batch, len(tuning)),
             call=given,
             settings=chosen,
+            care=care,
             timed=[] if self.quick and self.args.timed is None else self.args.timed,
             watch=watch,
             progress=False,

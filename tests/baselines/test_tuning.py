@@ -20,6 +20,7 @@ from budcache.baselines.magcache import MagCache
 from budcache.baselines.pictures import ratio
 from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
+from budcache.baselines.trials import Trial
 from budcache.baselines.tuning import EACH, FEW, LAST, MOST, Tuner, halved
 from budcache.metrics import psnr
 from budcache.pipeline.trunk import blocks_of
@@ -28,6 +29,19 @@ from budcache.pipeline.trunk import blocks_of
 def tuner(method, count=6, **more):
     kind, pipe, _ = known("flux")
     return Tuner(pipe, calibrated("flux", method), [sample(kind, seed) for seed in range(count)], **more)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=8), st.integers(1, 8))
+def test_the_quality_of_a_setting_is_its_mean_psnr_unless_the_worst_count_more(ratios, count):
+    usual, careful = Trial([], ratios), Trial([], ratios, "worst")
+    assert usual.quality(count) == pytest.approx(sum(ratios[:count]) / len(ratios[:count]), abs=1e-9)
+    assert min(ratios[:count]) - 1e-9 <= careful.quality(count) <= usual.quality(count) + 1e-9
+
+
+def test_with_care_for_the_worst_one_broken_picture_is_not_made_up_for_by_good_ones():
+    astray, even = [45.0] * 15 + [10.0], [38.0] * 16
+    assert Trial([], astray).quality(16) > Trial([], even).quality(16)
+    assert Trial([], astray, "worst").quality(16) < Trial([], even, "worst").quality(16)
 
 
 def test_all_knobs_that_the_authors_name_are_tried():

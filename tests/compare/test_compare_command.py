@@ -309,5 +309,5 @@ def test_a_dry_run_does_not_count_what_is_drawn(command, compared, run_here):
     assert more["phases"]["full run"] == 6  # to warm up
     timed = json.loads(run_here(*again, "--json", "--timed", "uniform")[1])
     assert set(timed["phases"]) == {"timing", "measuring"} and timed["phases"]["timing"] > 0
-    for other in (["--seed", 1], ["--count", 1], ["--calibration-count", 3]):
+    for other in (["--seed", 1], ["--care", "worst"], ["--count", 1], ["--calibration-count", 3]):
         assert json.loads(run_here(*again, "--json", *other)[1])["phases"]["full run"] > 0, other

@@ -17,6 +17,7 @@ from budcache.comparison import Comparison, clocking, headline, measure, show
 from budcache.comparison.kept import picture
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.settings import Settings
+from budcache.comparison.table import notes
 from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS
 from budcache.errors import BudcacheError, FileError, PolicyError
 from budcache.events import EntryDone, Planned, Progress
@@ -589,6 +590,7 @@ def test_modular_pipelines_can_be_compared_and_their_calls_are_counted(tmp_path)
         ({"policies": {"teacache": ONE}}, SearchError, "a policy is called 'teacache', which is TeaCache's name"),
         ({"policies": {"TeaCache": ONE}}, SearchError, "a policy is called 'TeaCache', which is TeaCache's name"),
         ({"policies": {"uniform": ONE}}, SearchError, "a policy is called 'uniform', which is uniform mask's name"),
+        ({"care": "best"}, SearchError, "there is no care 'best'. Use 'typical' or 'worst'"),
         ({"guidance_scale": 2.0}, SearchError, r"no option 'guidance_scale'.*call="),
     ],
 )
@@ -837,6 +839,22 @@ def test_settings_are_chosen_once(run, tmp_path, flux):
     file.write_text(file.read_text().replace('"longest"', '"longer"'))
     with pytest.raises(PolicyError, match="does not hold settings that this budcache can use"):
         run("magcache", budgets=[3], calibration=["a", "b"], folder=tmp_path / "other", settings=file)
+
+
+def test_care_for_the_worst_is_for_all_methods_alike(run, tmp_path):
+    given = {"budgets": [3], "calibration": ["a", "b", "c"]}
+    found, _ = run("l2p", "budcache-plain", care="worst", **given)
+    assert found.care == show(tmp_path).care == "worst"
+    assert "with care for the worst samples" in " ".join(notes(found))
+    assert json.loads((tmp_path / "settings.json").read_text())["origin"]["care"] == "worst"
+    assert '"care": "worst"' in (tmp_path / "budcache-plain.ledger.jsonl").read_text().splitlines()[0]
+    with pytest.raises(FileError, match="care"):
+        run("l2p", "budcache-plain", **given)
+    chosen = {"folder": tmp_path / "new", "settings": tmp_path / "settings.json"}
+    with pytest.raises(SearchError, match="chosen with care worst, and this comparison has typical"):
+        run("l2p", **given, **chosen)
+    again, _ = run("l2p", care="worst", **given, **chosen)
+    assert again.entry("l2p", 3).knob == found.entry("l2p", 3).knob
 
 
 def test_settings_that_were_chosen_on_what_is_measured_are_warned_of(run, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from budcache.aggregate import Care, cared_for
 from budcache.baselines.base import Baseline
 from budcache.baselines.pictures import Sample, drawn, ratio
 from budcache.baselines.record import Record, record
@@ -23,14 +25,15 @@ class Trial:
 
     calls: list[float]
     ratios: list[float]  # PSNR in dB
+    care: Care = "typical"
 
     def mean_calls(self, count: int) -> float:
         """Calls per sample, on the first so many."""
         return float(np.mean(self.calls[:count]))
 
     def quality(self, count: int) -> float:
-        """How near the pictures are, on the first so many."""
-        return float(np.mean(self.ratios[:count]))
+        """How near the pictures are, on the first so many: of typical errors this is the mean PSNR."""
+        return -10 * math.log10(cared_for([10 ** (-ratio / 10) for ratio in self.ratios[:count]], self.care))
 
 
 class Trials:
@@ -43,6 +46,7 @@ class Trials:
         known: the samples' full runs, if they were recorded already.
         batch: how many samples of a static method run as one.
         spent: told sample-calls as they are spent.
+        care: what counts in a setting's quality, typical errors or the worst ones.
     """
 
     def __init__(
@@ -53,8 +57,10 @@ class Trials:
         known: Record | None = None,
         batch: int = 1,
         spent: Callable[[int], None] = lambda calls: None,
+        care: Care = "typical",
     ) -> None:
         self.pipe, self.samples, self.steps, self.batch, self.spent = pipe, samples, steps, batch, spent
+        self.care: Care = care
         self.sample_calls = 0.0
         self._known = known
         self._made: dict[str, Trial] = {}
@@ -68,7 +74,7 @@ class Trials:
 
     def run(self, setting: Baseline, count: int) -> Trial:
         """A setting on the first samples, of which only those are run that were not before."""
-        trial = self._made.setdefault(repr(setting), Trial([], []))
+        trial = self._made.setdefault(repr(setting), Trial([], [], self.care))
         if len(trial.calls) >= count:
             return trial
         full = self.full.pictures  # which may have to be drawn first, without the method

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from budcache.aggregate import Care
 from budcache.baselines.base import Baseline
 from budcache.baselines.pictures import Sample
 from budcache.baselines.record import Record
@@ -76,6 +77,7 @@ class Tuner(Generic[Method]):
         known: the samples' full runs, if they were recorded already.
         batch: how many samples of a static method run as one.
         spent: told sample-calls as they are spent.
+        care: what counts in the choice, typical errors or the worst ones, as in our search.
     """
 
     def __init__(
@@ -87,9 +89,10 @@ class Tuner(Generic[Method]):
         known: Record | None = None,
         batch: int = 1,
         spent: Callable[[int], None] = lambda calls: None,
+        care: Care = "typical",
     ) -> None:
         self.method, self.samples, self.steps = method, samples, method.steps if steps is None else steps
-        self.trials = Trials(pipe, samples, self.steps, known, batch, spent)
+        self.trials = Trials(pipe, samples, self.steps, known, batch, spent, care)
         self._thresholds: Thresholds[Method] = Thresholds(self.trials)
 
     @property

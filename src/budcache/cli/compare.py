@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from budcache.aggregate import Care
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
     CALIBRATION_PROMPTS,
@@ -101,6 +102,10 @@ def compare(
     timed: Annotated[
         str | None, typer.Option(help="Methods to time, by commas, or none; default: all, 20 to 90 pairs of runs each.")
     ] = None,
+    care: Annotated[
+        Care,
+        typer.Option(help="What our search and the choice of others' settings go by: typical errors, or the worst."),
+    ] = "typical",
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the search; samples are drawn from others.")] = 0,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once while searching.")] = None,
     height: Height = None,
@@ -133,7 +138,7 @@ def compare(
         asked_for: dict[str, object] = {"--budgets": budgets, "--methods": methods, "--metrics": metrics}
         asked_for |= {"--policy": policy, "--timed": timed, "--prompts": prompts, "--count": count}
         asked_for |= {"--calibration": calibration, "--calibration-count": calibration_count, "--dry-run": dry_run}
-        asked_for |= {"--batch": batch, "--workers": workers, "--grow": grow}
+        asked_for |= {"--batch": batch, "--workers": workers, "--grow": grow, "--care": care != "typical"}
         if given := [name for name, value in asked_for.items() if value]:
             raise SearchError(
                 f"--show-only shows what was last asked for in {folder}, so {given[0]} has no effect. Leave it out, or "
@@ -173,6 +178,7 @@ def compare(
                 kind=models.pipeline_class(model),
                 seed=seed,
                 folder=folder,
+                care=care,
             ),
             as_json,
         )
@@ -206,6 +212,7 @@ def compare(
             grow=grow,
             workers=hands,
             timed=paired,
+            care=care,
             watch=watch,
             progress=False,
         )

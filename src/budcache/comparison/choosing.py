@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from budcache.aggregate import Care
 from budcache.comparison.kept import of_the_folder
 from budcache.comparison.settings import Settings
 from budcache.jobs.meter import Meter
@@ -35,6 +36,7 @@ class Choosing:
         batch: how many samples of a static method run as one.
         meter: told sample-calls as they are spent.
         given: settings that were chosen already.
+        care: what counts in the choice, typical errors or the worst ones.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Choosing:
         batch: int,
         meter: Meter,
         given: Settings | None = None,
+        care: Care = "typical",
     ) -> None:
         self.pipe, self.steps, self.batch, self.meter, self.given = pipe, steps, batch, meter, given
+        self.care: Care = care
         # As many samples as ours has, each with a noise of its own.
         self.samples = [seeded(sample, seed + number) for number, sample in enumerate(calibration)]
         self._file, self._origin = folder / SETTINGS, origin
@@ -90,7 +94,9 @@ class Choosing:
             made = kind.calibrated(learn)
         calls = own.count // full.branches
         self.meter.add(calls)
-        tuner = Tuner(self.pipe, made, choose.samples, known=choose, batch=self.batch, spent=self.meter.add)
+        tuner = Tuner(
+            self.pipe, made, choose.samples, known=choose, batch=self.batch, spent=self.meter.add, care=self.care
+        )
         return tuner, self.steps * len(self.samples) + calls
 
     @cached_property
@@ -109,7 +115,8 @@ class Choosing:
         if self._file.exists():
             with of_the_folder():
                 return Settings.load(self._file)
-        return Settings({"steps": self.steps, **self._origin.model_dump(mode="json", exclude_none=True)})
+        facts = {"steps": self.steps, "care": self.care}
+        return Settings({**facts, **self._origin.model_dump(mode="json", exclude_none=True)})
 
 
 def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, given: Settings | None = None) -> int:

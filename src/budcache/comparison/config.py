@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from budcache.aggregate import Care, check_care
 from budcache.comparison.entry import FULL
 from budcache.comparison.methods import AUTHORS, METHODS, OURS, UNTAUGHT, title
 from budcache.comparison.settings import Settings
@@ -45,6 +46,7 @@ class CompareConfig:
         settings: of other methods that were chosen already.
         timed: the methods whose speed is measured; None is all.
         fps: frames a second at which videos are shown.
+        care: what our searches and the choice of others' settings go by, typical errors or the worst ones.
     """
 
     steps: int
@@ -60,9 +62,11 @@ class CompareConfig:
     settings: Settings | None = None
     timed: tuple[str, ...] | None = None
     fps: int = 16
+    care: Care = "typical"
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets, self.steps)
+        check_care(self.care)
         for name, value in (("batch", self.batch), ("fps", self.fps)):
             if value < 1:
                 raise SearchError(f"{name} must be at least 1, got {value}.")

@@ -17,6 +17,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from budcache.aggregate import Care
 from budcache.comparison.entry import BESIDE, FULL, Entry
 from budcache.comparison.result import READABLE, VERSION, Conditions, LeftOut
 from budcache.errors import FileError, PolicyError
@@ -179,21 +180,20 @@ class Kept:
 
 
 def drawn_in(
-    path: str | os.PathLike[str], steps: int, prompts: Sequence[str], seed: int, calibration: int
+    path: str | os.PathLike[str], steps: int, prompts: Sequence[str], seed: int, calibration: int, care: Care
 ) -> dict[Key, Drawn]:
-    """The rows that a folder has drawn for a comparison with these steps, prompts, first seed and prompts to learn on.
+    """The rows that a folder has drawn for a comparison with the same of these.
 
-    Of the last only the number is known here. A folder that would be refused for what else a comparison depends on (the
-    pipeline's weights and size, the batch) is still counted.
+    Of the prompts to learn on only the number is known here. A folder that would be refused for what else a comparison
+    depends on (the pipeline's weights and size, the batch) is still counted.
     """
     path = Path(path)
     if not (path / DRAWN).exists() or header(path)["format"] != VERSION:
         return {}
     kept = Kept.read(path)
     its = kept.conditions
-    if its is None or (its.steps, its.prompts, its.seed, its.calibration) != (
-        *(steps, tuple(prompts), seed, calibration),
-    ):
+    wanted = (steps, tuple(prompts), seed, calibration, care)
+    if its is None or (its.steps, its.prompts, its.seed, its.calibration, its.care) != wanted:
         return {}
     return kept.drawn
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
+from budcache.aggregate import Care
 from budcache.comparison.clocking import TIMING, wants_timing
 from budcache.comparison.clocking import expected_calls as timing_calls
 from budcache.comparison.entry import FULL, Entry
@@ -34,15 +35,16 @@ def expected(
     kind: str = "",
     seed: int = 0,
     folder: str | os.PathLike[str] | None = None,
+    care: Care = "typical",
 ) -> Planned:
     """What a comparison will cost; no pipeline is needed to say it, but its class, if known.
 
-    What a folder has drawn for the same steps, prompts and seed is not drawn again.
+    What a folder has drawn for the same steps, prompts, seed and care is not drawn again.
     """
     given, nothing = dict(policies or {}), cast(Any, None)
     wanted = wanted_rows(steps, list(dict.fromkeys([*(usual() if methods is None else methods), *given])), budgets)
     preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, seed, 1, nothing, kind=kind)
-    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED, calibration)
+    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED, calibration, care)
     known = {
         (method, budget): found.entry
         for method, those in wanted.items()

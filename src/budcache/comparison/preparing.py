@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from budcache.aggregate import Care
 from budcache.comparison import choosing, searching
 from budcache.comparison.choosing import Choosing
 from budcache.comparison.kept import of_the_folder
@@ -46,6 +47,7 @@ class Preparation:
         settings: of other methods that were chosen already.
         workers: who holds the runs of our searches, if not this process: to be started, or at work already.
         kind: the class of the pipeline, where none is at hand to say what all this would cost.
+        care: what our searches and the choice of others' settings go by, typical errors or the worst ones.
 
     Whoever has started workers ends them when it is closed.
     """
@@ -62,6 +64,7 @@ class Preparation:
     settings: Settings | None = None
     workers: Workers | Team | None = None
     kind: str = ""
+    care: Care = "typical"
     _brought: dict[tuple[str, int], list[Ready]] = field(default_factory=dict)
     _held: ExitStack = field(default_factory=ExitStack)
 
@@ -201,6 +204,7 @@ class Preparation:
             seed=self.seed,
             batch=self.batch,
             meter=self.meter,
+            care=self.care,
         )
 
     def _baseline(self, method: str, budget: int) -> list[Ready]:
@@ -214,4 +218,4 @@ class Preparation:
     @cached_property
     def _choosing(self) -> Choosing:
         where = self.pipe, self.steps, self.calibration, self.folder
-        return Choosing(*where, self._searched_on, self.seed, self.batch, self.meter, self.settings)
+        return Choosing(*where, self._searched_on, self.seed, self.batch, self.meter, self.settings, self.care)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict, field_validator
 
+from budcache.aggregate import Care
 from budcache.comparison.entry import CLOSE, FULL, Entry, Measure, Name, Number, Samples
 from budcache.comparison.methods import OURS
 from budcache.errors import PolicyError
@@ -53,6 +54,7 @@ class Conditions(Value):
     calibration: Count  # samples that were there to search and tune on
     policies: tuple[Text, ...] = ()  # methods that are ladders which the user brought
     fps: Count | None = None  # frames a second at which videos are shown; pictures have none
+    care: Care = "typical"  # what our searches and the choice of others' settings went by
     device: Text
     threads: Count
     dtype: Text

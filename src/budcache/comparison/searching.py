@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from budcache.aggregate import Care
 from budcache.comparison.methods import AUTHORS
 from budcache.events import Event, Progress, WorkerTold
 from budcache.jobs.estimate import estimate
@@ -32,6 +33,7 @@ def searched(
     seed: int,
     batch: int,
     meter: Meter,
+    care: Care = "typical",
 ) -> Ladder:
     """The ladder of one of our methods, or of the published search, with its scores kept in a ledger of its own."""
     samples = samples[:AUTHORS_SAMPLES] if method in AUTHORS else samples
@@ -45,6 +47,7 @@ def searched(
             seen.append(event.sample_calls)
 
     expected = expected_calls(method, steps, budgets, len(samples), kind)
+    own: dict[str, Any] = {} if method in AUTHORS else {"care": care}  # theirs knows none
     found = search(
         pipe,
         steps=steps,
@@ -57,6 +60,7 @@ def searched(
         watch=follow,
         objective="pixel" if method == "authors" and kind.startswith("Wan") else "latent",
         **_options(method, kind),
+        **own,
     )
     meter.skipped(max(0, expected - (seen[-1] - seen[0])))
     return found

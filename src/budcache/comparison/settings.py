@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from budcache.aggregate import Care
 from budcache.errors import PolicyError, SearchError
 from budcache.storage.files import read_json, write_json
 
@@ -90,10 +91,10 @@ class Settings:
             ) from None
         return found
 
-    def check(self, steps: int, model: str | None) -> None:
-        """Refuse settings of another model or number of steps."""
-        for name, here in (("steps", steps), ("model", model)):
-            theirs = self.origin.get(name)
+    def check(self, steps: int, model: str | None, care: Care = "typical") -> None:
+        """Refuse settings of another model or number of steps, or chosen by other errors."""
+        for name, here, unsaid in (("steps", steps, None), ("model", model, None), ("care", care, "typical")):
+            theirs = self.origin.get(name, unsaid)
             if theirs is not None and here is not None and theirs != here:
                 raise SearchError(
                     f"the settings were chosen with {name} {theirs}, and this comparison has {here}. Leave them out, "

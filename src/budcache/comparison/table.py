@@ -35,6 +35,7 @@ NOTES = {
     "short": "* makes fewer calls than the budget at all settings that were found, and is judged at these",
     "solvers": "{}: fewer steps of another solver, no cache",
     "unchecked": "{}: written after the paper; not checked against code of the authors",
+    "worst": "Searched, and others' settings chosen, with care for the worst samples: there large errors count more",
 }
 # What the page says above its table, for the terminal, and for a file or pipe, which has no bold letters.
 ERROR = "± standard error"
@@ -82,6 +83,7 @@ def notes(comparison: Comparison) -> list[str]:
         "between": any(len(entry.counting) > 1 for entry in entries),
         "over": any(entry not in comparison.within(entry.budget) for entry in entries),
         "short": any(entry.falls_short for entry in entries),
+        "worst": comparison.care == "worst",
     }
     found = [NOTES[name] for name, there in marks.items() if there]
     for name, methods in {"solvers": SOLVERS, "unchecked": UNCHECKED}.items():

@@ -34,6 +34,7 @@ from budcache.samples.samples import digest, settings_of_all, take_samples
 from budcache.wording import quote
 
 if TYPE_CHECKING:
+    from budcache.aggregate import Care
     from budcache.policy import Origin
     from budcache.workers import Workers
     from budcache.workers.team import Team
@@ -60,6 +61,7 @@ def compare(
     call: Mapping[str, Any] | None = None,
     settings: str | os.PathLike[str] | None = None,
     timed: Sequence[str] | None = None,
+    care: Care = "typical",
     fps: int = 16,
     grow: bool = False,
     workers: Workers | Team | None = None,
@@ -99,6 +101,8 @@ def compare(
         settings: a file of other methods' settings, such as the `settings.json` that a comparison leaves in its folder;
             what is in there is not chosen again.
         timed: the methods whose speed is measured, in pairs with full runs; None is all of them.
+        care: what our searches and the choice of others' settings go by, as in `search`: "typical" errors, or the
+            "worst" ones, for a comparison of bad tails. LeMiCa's graph and the published search know none.
         fps: frames a second at which videos are shown.
         grow: measure, and write the page anew, whenever a method is finished at a budget, not only at the end.
         workers: who holds the runs of our searches, as in `search`; `load` says how they get the same pipeline. Or
@@ -130,6 +134,7 @@ def compare(
         settings=None if settings is None else Settings.load(settings),
         timed=None if timed is None else tuple(timed),
         fps=whole("fps", fps),
+        care=care,
     )
     config.check_pipeline(pipe)
     if workers is not None and not isinstance(workers, Elsewhere) and workers.load is None:
@@ -141,7 +146,7 @@ def compare(
     config = replace(config, metrics=tuple(judge.name for judge in judges))
     conditions = _conditions(pipe, config)
     if config.settings is not None:
-        config.settings.check(config.steps, conditions.origin.model)
+        config.settings.check(config.steps, conditions.origin.model, care)
     with Folder(config.folder, _identity(conditions, config)) as kept, watching(watch, progress) as everybody:
         meter = Meter("compare", everybody)
 
@@ -167,6 +172,7 @@ def compare(
             meter,
             config.settings,
             workers,
+            care=care,
         )
         with closing(preparation):
             draw(drawing, preparation, config.methods, config.budgets)
@@ -232,6 +238,7 @@ def _conditions(pipe: Any, config: CompareConfig) -> Conditions:
         calibration=len(config.calibration),
         policies=tuple(config.policies),
         fps=config.fps if config.makes_videos(pipe) else None,
+        care=config.care,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         threads=torch.get_num_threads(),
         dtype=str(getattr(pipe, "dtype", "")).removeprefix("torch."),
@@ -251,10 +258,15 @@ def _origin(pipe: Any, config: CompareConfig) -> Origin:
 
 def _identity(conditions: Conditions, config: CompareConfig) -> dict[str, Any]:
     """What the pictures depend on; not the metrics, which are computed from them."""
-    return conditions.origin.model_dump(mode="json", exclude={"versions"}) | {
-        "calibration prompts": digest(config.calibration),
-        "steps": conditions.steps,
-        "dtype": conditions.dtype,
-        "device": conditions.device,
-        "batch": config.batch,
-    }
+    care = {"care": config.care} if config.care != "typical" else {}  # so that older folders go on
+    return (
+        care
+        | conditions.origin.model_dump(mode="json", exclude={"versions"})
+        | {
+            "calibration prompts": digest(config.calibration),
+            "steps": conditions.steps,
+            "dtype": conditions.dtype,
+            "device": conditions.device,
+            "batch": config.batch,
+        }
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
+from budcache.aggregate import Care, check_care
 from budcache.errors import SearchError
 from budcache.mask import MAX_STEPS
 from budcache.options import check_budgets, known_options, whole
@@ -19,7 +20,6 @@ from budcache.strategies import strategy as by_name
 from budcache.wording import several
 
 if TYPE_CHECKING:
-    from budcache.aggregate import Care
     from budcache.calibration.objectives import ObjectiveLike
     from budcache.refine.align import Mean
     from budcache.refine.fit import Target
@@ -106,8 +106,7 @@ class SearchConfig:
             raise SearchError('only reuse="output" can be fitted. Leave refine out, or use output reuse.')
         if self.state_memory < 0:
             raise SearchError(f"a memory of {self.state_memory} bytes is not possible. Choose 0 or more.")
-        if self.care not in ("typical", "worst"):
-            raise SearchError(f"there is no care {self.care!r}. Use 'typical' or 'worst'.")
+        check_care(self.care)
         Polished(None, (), self.polish, self.rounds)
         if isinstance(self.strategy, Paths):
             if self.reuse != "output":
