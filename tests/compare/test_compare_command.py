@@ -95,6 +95,7 @@ def test_a_folder_of_another_comparison_is_refused(command, compared, tmp_path, 
     code, _, errors = run_here(*command, "--out", out, "--seed", 5)
     assert code == 2
     assert "belongs to a comparison with seed = 0, this one has 5. Choose another place" in errors
+    assert f"the folder {out} belongs to" in errors
     assert len(errors.splitlines()) == 1
     (out / "drawn.jsonl").write_text("something else\n")
     code, _, errors = run_here(*command, "--out", out)

@@ -19,7 +19,7 @@ from budcache.comparison.preparing import Preparation
 from budcache.comparison.settings import Settings
 from budcache.comparison.table import notes
 from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS
-from budcache.errors import BudcacheError, FileError, PolicyError
+from budcache.errors import BudcacheError, FileError, JournalError, PolicyError
 from budcache.events import EntryDone, Planned, Progress
 from budcache.metrics.pixels import Psnr, Ssim
 
@@ -848,7 +848,7 @@ def test_care_for_the_worst_is_for_all_methods_alike(run, tmp_path):
     assert "with care for the worst samples" in " ".join(notes(found))
     assert json.loads((tmp_path / "settings.json").read_text())["origin"]["care"] == "worst"
     assert '"care": "worst"' in (tmp_path / "budcache-plain.ledger.jsonl").read_text().splitlines()[0]
-    with pytest.raises(FileError, match="care"):
+    with pytest.raises(JournalError, match=r"with care = 'worst', this one has none\. .*remove the folder"):
         run("l2p", "budcache-plain", **given)
     chosen = {"folder": tmp_path / "new", "settings": tmp_path / "settings.json"}
     with pytest.raises(SearchError, match="chosen with care worst, and this comparison has typical"):

@@ -42,7 +42,9 @@ class Folder(Kept):
         _check_protocol(self.path, work)
         with ExitStack() as undo:
             self._drawn, self._measured = (
-                undo.enter_context(closing(Journal(self.path / name, work, kind="record", of="comparison")))
+                undo.enter_context(
+                    closing(Journal(self.path / name, work, kind="record", of="comparison", folder=self.path))
+                )
                 for name in (DRAWN, MEASURED)
             )
             self._take(DRAWN, self._drawn.entries)

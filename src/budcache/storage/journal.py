@@ -48,6 +48,7 @@ class Journal:
         work: what determines the lines: model, prompts, steps, seeds. A journal of other work is refused.
         kind: what sort of journal it is: the name of the first line's own field.
         of: what the work is called, for people to read.
+        folder: what to name, and to remove, where a journal is one of several files that are of no use alone.
 
     Attributes:
         entries: the lines of the runs before this one.
@@ -60,8 +61,9 @@ class Journal:
         *,
         kind: str = "ledger",
         of: str = "search",
+        folder: Path | None = None,
     ) -> None:
-        self.path, self.kind, self.of = Path(path), kind, of
+        self.path, self.kind, self.of, self.folder = Path(path), kind, of, folder
         first = {kind: VERSION, of: dict(work)}
         with ExitStack() as held:
             held.callback(self._locked().release)
@@ -199,12 +201,17 @@ class Journal:
             )
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
-                other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
-                shown = name if name.isprintable() and len(name) <= 40 else quote(name)
-                raise JournalError(
-                    f"the {self.kind} {self.path} belongs to {other} with {shown} = {quote(theirs.get(name))}, this "
-                    f"one has {quote(ours.get(name))}. Choose another place, or remove the file to start afresh."
-                )
+                raise self._of_other_work(name, theirs, ours)
+
+    def _of_other_work(self, name: str, theirs: dict[str, Any], ours: dict[str, Any]) -> JournalError:
+        what = f"{self.kind} {self.path}" if self.folder is None else f"folder {self.folder}"
+        other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
+        shown = name if name.isprintable() and len(name) <= 40 else quote(name)
+        had, has = (quote(work[name]) if name in work else "none" for work in (theirs, ours))
+        return JournalError(
+            f"the {what} belongs to {other} with {shown} = {had}, this one has {has}. Choose another place, or remove "
+            f"the {'file' if self.folder is None else 'folder'} to start afresh."
+        )
 
     def _foreign(self) -> JournalError:
         return JournalError(f"{self.path} is not a {self.kind}. Choose another place, or remove the file.")
