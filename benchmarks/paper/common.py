@@ -255,10 +255,13 @@ class Lab:
 
     # Measuring
 
-    def place(self, name: str, prompts: Sequence[str], pipe: Any, call: Mapping[str, Any]) -> str:
-        """The name of a comparison's folder, which is another one for whatever it depends on but care."""
+    def place(
+        self, name: str, prompts: Sequence[str], pipe: Any, call: Mapping[str, Any], care: Care = "typical"
+    ) -> str:
+        """The name of a comparison's folder, which is another one for whatever it depends on."""
         facts = [self.args.model, type(pipe.scheduler).__name__, str(pipe.dtype), self.args.device, self.steps]
-        return f"{slug(name)}-{short([*facts, list(prompts), self.tuning, dict(call), *adapters(pipe)])}"
+        facts += [list(prompts), self.tuning, dict(call), *adapters(pipe), *[care] * (care != "typical")]
+        return f"{slug(name)}-{short(facts)}"
 
     def compare(
         self,
@@ -276,7 +279,7 @@ class Lab:
         """`budcache.compare` in a folder of its own; policies are used wherever they were made.
 
         `chosen` is a file of settings of other methods that need not be chosen again; where they are, `care` is what
-        that goes by. With care for the worst take another name.
+        that goes by.
         """
         pipe, given = self.pipe if pipe is None else pipe, {**self.call, **call}
         # Without where they were made, they are used wherever that is asked; what they were made on is still told.
@@ -286,7 +289,7 @@ class Lab:
         }
         tuning = self.tuning
         measured = list(prompts or self.evaluation)
-        folder = self.folder / self.place(name, measured, pipe, given)
+        folder = self.folder / self.place(name, measured, pipe, given, care)
         self.say(f"comparing: {name}")
 
         def watch(event: Event) -> None:

@@ -107,7 +107,7 @@ def notes(found: Comparison) -> list[str]:
     if plain:
         told.append(
             f"At {', '.join(plain)} calls ERTACache is nearest to the full run with both its corrections switched off: "
-            "what is left there is its rule for when to skip, which is MagCache's."
+            "what is left there is its own rule for when to skip, with plain residual reuse."
         )
     return told
 

@@ -21,7 +21,8 @@ from budcache.comparison.methods import METHODS, SOLVERS
 # Those that came nearest in the main table. Fewer steps of another solver have nothing to choose.
 CHOSEN = ("dicache", "taylorseer", "l2p")
 RIVALS = (*SOLVERS, *CHOSEN)
-WITH_CARE = {f"{name}, care": name for name in CHOSEN}  # their settings chosen with care for the worst
+CARE = ", care"  # behind the name of who is chosen with care for the worst
+WITH_CARE = {name + CARE: name for name in CHOSEN}
 OURS = {"budcache": "budcache", CAREFUL: "budcache with care for the worst"}
 NAMES = {
     **{name: METHODS[name] for name in RIVALS},
@@ -37,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     seeds = 2 if lab.quick else lab.args.seeds
     prompts, ours = lab.evaluation * seeds, {"budcache": lab.ours().ladder, CAREFUL: lab.careful().ladder}
     usual = lab.compare("tails", lab.budgets, RIVALS, ours, prompts=prompts, chosen=chosen(lab))
-    careful = lab.compare("tails with care", lab.budgets, CHOSEN, {}, prompts=prompts, care="worst")
+    careful = lab.compare("tails", lab.budgets, CHOSEN, {}, prompts=prompts, care="worst")
     cases = {
-        f"{budget} calls": values(usual, budget, seeds)
-        | {f"{name}, care": each for name, each in values(careful, budget, seeds).items()}
+        f"{budget} calls": ratios(usual, budget, seeds)
+        | {name + CARE: each for name, each in ratios(careful, budget, seeds).items()}
         for budget in lab.budgets
     }
     claims = [
@@ -61,13 +62,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     lab.report([table(title, cases)], claims, [note])
 
 
-def values(found: Comparison, budget: int, seeds: int) -> dict[str, np.ndarray]:
+def ratios(found: Comparison, budget: int, seeds: int) -> dict[str, np.ndarray]:
     """The PSNR of every method at a budget, by seed and prompt."""
-    return {
-        entry.method: np.reshape(values, (seeds, -1))
-        for entry in found.within(budget)
-        if (values := entry.quality("psnr")) is not None
-    }
+    known = {entry.method: entry.quality("psnr") for entry in found.within(budget)}
+    return {name: np.reshape(each, (seeds, -1)) for name, each in known.items() if each is not None}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +96,8 @@ def table(title: str, cases: Mapping[str, Values]) -> Table:
         "method",
         "PSNR ± error",
         "p5 ± error",
-        *(f"{name}'s p5 ahead by" for name in ("budcache", "careful")),
+        "budcache's p5 ahead by",
+        "with care for the worst, ahead by",
     ]
     return Table(title, columns, rows)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
-
-from budcache.errors import SearchError
+from typing import Literal, TypeAlias
 
 __all__ = [
     "TINY",
     "Care",
     "cared_for",
-    "check_care",
     "geometric_mean",
     "mean",
     "near_worst",
@@ -80,12 +77,6 @@ def cared_for(errors: Sequence[float], care: Care) -> float:
         geometric_mean(errors) if care == "typical" else power_mean([max(error, TINY) for error in errors], WORST_POWER)
     )
     return found if math.isfinite(found) else math.inf
-
-
-def check_care(care: str) -> None:
-    """Refuse a care that there is not."""
-    if care not in get_args(Care):
-        raise SearchError(f"there is no care {care!r}. Use 'typical' or 'worst'.")
 
 
 def standard_error(values: Sequence[float]) -> float | None:

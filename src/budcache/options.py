@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
 from operator import index
-from typing import ParamSpec, SupportsIndex, TypeVar
+from typing import ParamSpec, SupportsIndex, TypeVar, get_args
 
+from budcache.aggregate import Care
 from budcache.errors import BudcacheError, PipelineError, SearchError
 from budcache.mask import MAX_STEPS
 from budcache.wording import nearest, quote
 
 __all__ = [
-    *("bytes_of", "check_budgets", "known_options", "known_options_of_serving"),
+    *("bytes_of", "check_budgets", "check_care", "known_options", "known_options_of_serving"),
     *("one_or_several", "parse_budgets", "whole"),
 ]
 
@@ -59,6 +60,13 @@ def whole(name: str, value: object, instead: str = "Give a whole number.") -> in
         except TypeError:  # an array that is not a single one
             pass
     raise SearchError(f"{name} must be whole, but {quote(value)} is not a whole number. {instead}")
+
+
+def check_care(care: Care) -> Care:
+    """A care that there is."""
+    if care not in get_args(Care):
+        raise SearchError(f"there is no care {quote(care)}. Use 'typical' or 'worst'.")
+    return care
 
 
 def one_or_several(budgets: int | Iterable[int]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kinds import STEPS, calibrated, known, run, sample
 
 from budcache import Mask
-from budcache.baselines import BASELINES, caching
+from budcache.baselines import BASELINES, caching, record, trials
 from budcache.baselines.dicache import DiCache
 from budcache.baselines.l2p import L2P, learned
 from budcache.baselines.magcache import MagCache
@@ -33,14 +33,14 @@ def tuner(method, count=6, **more):
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8), st.integers(1, 8))
 def test_the_quality_of_a_setting_is_its_mean_psnr_unless_the_worst_count_more(ratios, count):
-    usual, careful = Trial([], ratios), Trial([], ratios, "worst")
+    usual, careful = Trial([], ratios, "typical"), Trial([], ratios, "worst")
     assert usual.quality(count) == pytest.approx(sum(ratios[:count]) / len(ratios[:count]), abs=1e-9)
     assert min(ratios[:count]) - 1e-9 <= careful.quality(count) <= usual.quality(count) + 1e-9
 
 
 def test_with_care_for_the_worst_one_broken_picture_is_not_made_up_for_by_good_ones():
     astray, even = [45.0] * 15 + [10.0], [38.0] * 16
-    assert Trial([], astray).quality(16) > Trial([], even).quality(16)
+    assert Trial([], astray, "typical").quality(16) > Trial([], even, "typical").quality(16)
     assert Trial([], astray, "worst").quality(16) < Trial([], even, "worst").quality(16)
 
 
@@ -91,8 +91,6 @@ def test_who_is_chosen_was_compared_on_all_samples(ratios, samples):
 
 
 def test_probes_are_tried_as_far_as_the_trunk_is_deep():
-    from budcache.baselines import record
-
     kind, pipe, _ = known("flux")
     blocks = len(blocks_of(pipe.transformer))
     found = DiCache.calibrated(record(pipe, STEPS, [sample(kind, 0)]))
@@ -105,20 +103,57 @@ def test_a_variant_that_keeps_more_first_steps_than_the_budget_keeps_fewer():
     assert replace(method, first=1).relaxed() is None
 
 
-def test_a_record_is_split_into_what_is_learned_on_and_what_is_chosen_by():
-    from budcache.baselines import record
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_is_learned_without_a_part_has_seen_nothing_of_it(batch):
+    kind, pipe, _ = known("flux")
+    samples = [sample(kind, seed) for seed in range(4 * batch)]
+    full = record(pipe, STEPS, samples, batch)
+    assert full.runs == 4
+    for part in range(2):
+        rest = full.without(part, 2)
+        runs = [run for run in range(4) if run % 2 != part]
+        assert list(rest.samples) == [samples[run * batch + each] for run in runs for each in range(batch)]
+        assert rest.traces == tuple(full.traces[run] for run in runs)
+        assert len(rest.pictures) == len(rest.samples)
+        assert [full.part_of(number, 2) == part for number in range(len(samples))] == [
+            each not in list(rest.samples) for each in samples
+        ]
+        assert L2P.calibrated(rest).products != L2P.calibrated(full).products
+    assert replace(L2P.calibrated(full.without(0, 2)), ridge=1e-2).relearned(full) == replace(
+        L2P.calibrated(full), ridge=1e-2
+    )
 
+
+def test_with_two_branches_a_run_goes_with_all_its_traces():
+    kind, pipe, _ = known("wan-t2v")
+    full = record(pipe, STEPS, [sample(kind, seed) for seed in range(3)])
+    assert (full.runs, full.branches, len(full.traces)) == (3, 2, 6)
+    assert full.without(1, 3).traces == (*full.traces[:2], *full.traces[4:])
+
+
+@pytest.mark.parametrize("learned_here", [True, False])
+def test_who_learns_much_is_judged_on_samples_that_it_has_not_seen(learned_here, monkeypatch):
     kind, pipe, _ = known("flux")
     samples = [sample(kind, seed) for seed in range(5)]
     full = record(pipe, STEPS, samples)
-    learn, choose = full.split()
-    assert [list(part.samples) for part in (learn, choose)] == [samples[:4], samples[4:]]
-    assert (len(learn.traces), len(choose.traces)) == (4, 1)
-    assert (len(learn.pictures), len(choose.pictures)) == (4, 1)
-    part, whole = L2P.calibrated(learn), L2P.calibrated(full)
-    assert part.products != whole.products
-    assert replace(part, ridge=1e-2).relearned(full) == replace(whole, ridge=1e-2)
-    assert choose.split() == (choose, choose), "one run serves for both"
+    ran = []
+
+    def noted(pipe, setting, steps):
+        ran.append(setting)
+        return caching(pipe, setting, steps)
+
+    monkeypatch.setattr(trials, "caching", noted)
+    method = replace(L2P.calibrated(full), interval=3)
+    found = trials.Trials(pipe, samples, STEPS, full, 2, care="typical", learned_here=learned_here)
+    found.run(method, 3)
+    trial = found.run(method, 5)
+    expected = {method.relearned(full.without(part, 4)) for part in range(4)} if learned_here else {method}
+    assert set(ran) == expected
+    for number in (0, 3, 4):
+        itself = replace(full, samples=(samples[number],), pictures=(full.pictures[number],))
+        alone = trials.Trials(pipe, [samples[number]], STEPS, itself, care="typical")
+        as_learned = method.relearned(full.without(number % 4, 4)) if learned_here else method
+        assert alone.run(as_learned, 1).ratios == pytest.approx(trial.ratios[number : number + 1], abs=0.05)
 
 
 def test_the_best_of_all_masks_at_a_budget_is_chosen_by_its_pictures():

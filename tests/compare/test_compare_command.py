@@ -293,6 +293,13 @@ def test_a_dry_run_says_the_cost_and_leaves_nothing_behind(run_here, tmp_path):
     assert "did you mean tiny-flux?" in errors
 
 
+def test_care_is_handed_on(command, run_here, tmp_path):
+    given = ["--care", "worst", "--methods", "uniform", "--out", tmp_path / "out", "--json"]
+    code, output, errors = run_here(*command, *given)
+    assert code == 0, errors
+    assert json.loads(output)["care"] == "worst" == Comparison.load(tmp_path / "out" / "comparison.json").care
+
+
 def test_what_is_only_shown_cannot_be_chosen(compared, run_here):
     code, _, errors = run_here("compare", "--show-only", "--out", compared[0], "--budgets", 2)
     assert code == 2

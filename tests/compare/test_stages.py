@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from functools import partial
 
@@ -13,6 +14,8 @@ from zoo import entry
 
 from budcache import BudcacheWarning, Ladder, Mask, PipelineError, Policy, SearchError
 from budcache import compare as with_timing
+from budcache.baselines import caching, trials
+from budcache.baselines.l2p import L2P
 from budcache.comparison import Comparison, clocking, headline, measure, show
 from budcache.comparison.kept import picture
 from budcache.comparison.preparing import Preparation
@@ -22,6 +25,7 @@ from budcache.comparison.timing import LEAST_PAIRS, MOST_PAIRS
 from budcache.errors import BudcacheError, FileError, JournalError, PolicyError
 from budcache.events import EntryDone, Planned, Progress
 from budcache.metrics.pixels import Psnr, Ssim
+from budcache.report.view import facts
 
 compare = partial(with_timing, timed=())  # timing has tests of its own
 STEPS, PROMPTS = 5, ["a cat", "a dog"]
@@ -609,24 +613,25 @@ def test_every_method_says_how_many_samples_it_was_really_learned_on(run):
     assert {entry.method: entry.learned_on for entry in found.at(3)} == {"lemica": 4, "magcache": 6, "l2p": 6}
 
 
-def test_l2p_is_chosen_on_samples_that_it_was_not_learned_on(run, tmp_path, monkeypatch):
-    from budcache.baselines.l2p import L2P
-    from budcache.baselines.tuning import Tuner
+def test_l2p_is_judged_on_samples_that_it_has_not_seen_and_then_learned_on_all(run, tmp_path, monkeypatch):
+    ran, calibrated = [], []
+    usual = L2P.calibrated.__func__
 
-    seen = []
-    usual = Tuner.__init__
+    def learned(kind, full):
+        calibrated.append(len(full.samples))
+        return usual(kind, full)
 
-    def told(self, pipe, method, samples, *args, **more):
-        seen.append((method.products, [each["prompt"] for each in samples]))
-        usual(self, pipe, method, samples, *args, **more)
+    def noted(pipe, setting, steps):
+        ran.append(setting.products)
+        return caching(pipe, setting, steps)
 
-    monkeypatch.setattr(Tuner, "__init__", told)
-    calibration = [f"prompt {number}" for number in range(4)]
-    run("l2p", budgets=[3], calibration=calibration, timed=[])
-    ((part, chosen_on),) = seen
-    assert chosen_on == calibration[3:]
+    monkeypatch.setattr(trials, "caching", noted)
+    monkeypatch.setattr(L2P, "calibrated", classmethod(learned))
+    run("l2p", budgets=[3], calibration=[f"prompt {number}" for number in range(4)], timed=[])
+    assert calibrated[0] == 4 and set(calibrated[1:]) == {3}
     (setting, _), *_ = Settings.load(tmp_path / "settings.json").find("l2p", 3).settings
-    assert isinstance(setting, L2P) and setting.products != part, "learned once more, on all"
+    assert len(set(ran)) == 4
+    assert setting.products not in ran, "learned on all"
 
 
 def test_speed_is_measured_in_pairs_with_full_runs(run, brief):
@@ -841,11 +846,66 @@ def test_settings_are_chosen_once(run, tmp_path, flux):
         run("magcache", budgets=[3], calibration=["a", "b"], folder=tmp_path / "other", settings=file)
 
 
-def test_care_for_the_worst_is_for_all_methods_alike(run, tmp_path):
+def test_with_care_for_the_worst_others_are_chosen_by_their_worst_pictures(run, tmp_path, monkeypatch):
+    """Of two kinds of settings one is better on average, and has a broken picture."""
+    now, seen = [], []
+
+    def noted(pipe, setting, steps):
+        now[:] = [setting]
+        return caching(pipe, setting, steps)
+
+    def judged(picture, full):
+        seen.append(now[0])
+        return (45.0 if seen.count(now[0]) < 4 else 20.0) if now[0].order == 1 else 38.0
+
+    monkeypatch.setattr(trials, "caching", noted)
+    monkeypatch.setattr(trials, "ratio", judged)
+    orders = {}
+    for care in ("typical", "worst"):
+        seen.clear()
+        given = {"budgets": [3], "calibration": ["a", "b", "c", "d"], "folder": tmp_path / care}
+        run("taylorseer", care=care, **given)
+        orders[care] = Settings.load(tmp_path / care / "settings.json").find("taylorseer", 3).settings[0][0].order
+    assert orders["typical"] == 1 != orders["worst"]
+
+
+def test_what_was_chosen_or_searched_with_another_care_is_not_taken(run, tmp_path):
+    given = {"budgets": [3], "calibration": ["a", "b", "c"]}
+    run("taylorseer", "budcache-plain", **given)
+    ladder = (tmp_path / "budcache-plain.ladder.json").read_bytes()
+    for name in ("drawn.jsonl", "measured.jsonl", "budcache-plain.ledger.jsonl"):
+        (tmp_path / name).unlink()
+    with pytest.warns(BudcacheWarning, match="this comparison has care for worst errors"):
+        run("budcache-plain", care="worst", **given)
+    assert (tmp_path / "budcache-plain.ladder.other.json").read_bytes() == ladder
+    with pytest.raises(FileError, match="chosen with care for typical errors, and this comparison has care for worst"):
+        run("taylorseer", care="worst", **given)
+
+
+def test_a_folder_and_settings_from_before_there_was_care_are_gone_on_with(run, tmp_path):
+    given = {"budgets": [3], "calibration": ["a", "b"]}
+    found, _ = run("taylorseer", **given)
+    assert "care" not in json.loads((tmp_path / "drawn.jsonl").read_text().splitlines()[0])["comparison"]
+    for name in ("drawn.jsonl", "settings.json"):
+        file = tmp_path / name
+        text = file.read_text()
+        assert '"care"' in text
+        file.write_text(re.sub(r'"care": ?"typical",?\s*|,\s*"care": ?"typical"', "", text))
+        assert '"care"' not in file.read_text()
+    assert run("taylorseer", **given) == (found, 0)
+    assert run("taylorseer", **{**given, "budgets": [2, 3]})[0].care == "typical"
+
+
+def test_care_for_the_worst_is_said_of_those_that_know_it(run, tmp_path):
     given = {"budgets": [3], "calibration": ["a", "b", "c"]}
     found, _ = run("l2p", "budcache-plain", care="worst", **given)
     assert found.care == show(tmp_path).care == "worst"
-    assert "with care for the worst samples" in " ".join(notes(found))
+    (note,) = (each for each in notes(found) if "the worst" in each)
+    assert note.endswith("were searched or chosen: L2P, budcache, plain reuse")
+    assert "Its 5th percentile is" in headline(found)
+    assert facts(found)["care"].startswith("for the worst samples")
+    others, _ = run("uniform", care="worst", folder=tmp_path / "others", **given)
+    assert not any("the worst" in each for each in notes(others))
     assert json.loads((tmp_path / "settings.json").read_text())["origin"]["care"] == "worst"
     assert '"care": "worst"' in (tmp_path / "budcache-plain.ledger.jsonl").read_text().splitlines()[0]
     with pytest.raises(JournalError, match=r"with care = 'worst', this one has none\. .*remove the folder"):

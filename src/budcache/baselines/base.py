@@ -114,7 +114,7 @@ class Baseline(ABC):
     name: ClassVar[str]
     knob: ClassVar[Knob]
     static: ClassVar[bool] = False  # the same steps for every input, known beforehand: see `mask`
-    # Whether so much is learned that settings must be chosen on other samples; see `relearned`.
+    # Whether so much is learned that settings must be chosen on samples which it was not learned on; see `relearned`.
     held_out: ClassVar[bool] = False
 
     @classmethod

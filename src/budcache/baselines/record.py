@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -96,18 +97,25 @@ class Record:
         mean: Array = np.where(seen, values, 0).sum(0) / np.maximum(seen.sum(0), 1)
         return np.where(seen.any(0), mean, np.nan)
 
-    def split(self) -> tuple[Record, Record]:
-        """Its first three quarters and the rest, to learn on and to choose by; a single run serves for both."""
-        runs = [at for at, trace in enumerate(self.traces) if trace.branch == 0]
-        if len(runs) < 2:
-            return self, self
-        first = len(runs) - max(1, len(runs) // 4)
-        return self._part(slice(0, runs[first]), slice(0, first * self.batch)), self._part(
-            slice(runs[first], None), slice(first * self.batch, None)
+    @property
+    def runs(self) -> int:
+        """How many full runs there are, each of `batch` samples."""
+        return sum(trace.branch == 0 for trace in self.traces)
+
+    def without(self, part: int, parts: int) -> Record:
+        """All but the runs of one of so many parts, to learn on what that part can then judge; see `part_of`."""
+        places = accumulate(trace.branch == 0 for trace in self.traces)  # 1 for the traces of the first run
+        samples = [number for number in range(len(self.samples)) if self.part_of(number, parts) != part]
+        return replace(
+            self,
+            traces=tuple(each for each, place in zip(self.traces, places, strict=True) if (place - 1) % parts != part),
+            samples=tuple(self.samples[number] for number in samples),
+            pictures=tuple(self.pictures[number] for number in samples),
         )
 
-    def _part(self, traces: slice, samples: slice) -> Record:
-        return replace(self, traces=self.traces[traces], samples=self.samples[samples], pictures=self.pictures[samples])
+    def part_of(self, sample: int, parts: int) -> int:
+        """Which of so many parts a sample is of: its runs are dealt out to them in turns."""
+        return sample // self.batch % parts
 
     @property
     def branches(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,8 @@ from budcache.baselines.runs import caching
 
 __all__ = ["Trial", "Trials"]
 
+PARTS = 4  # of the samples, each of which is left out once where a method is learned on them
+
 
 @dataclass
 class Trial:
@@ -25,7 +27,7 @@ class Trial:
 
     calls: list[float]
     ratios: list[float]  # PSNR in dB
-    care: Care = "typical"
+    care: Care
 
     def mean_calls(self, count: int) -> float:
         """Calls per sample, on the first so many."""
@@ -47,6 +49,8 @@ class Trials:
         batch: how many samples of a static method run as one.
         spent: told sample-calls as they are spent.
         care: what counts in a setting's quality, typical errors or the worst ones.
+        learned_here: whether the method was learned on these very samples. One that learns much is then run on each
+            quarter of them as learned on the other three.
     """
 
     def __init__(
@@ -58,9 +62,11 @@ class Trials:
         batch: int = 1,
         spent: Callable[[int], None] = lambda calls: None,
         care: Care = "typical",
+        learned_here: bool = False,
     ) -> None:
         self.pipe, self.samples, self.steps, self.batch, self.spent = pipe, samples, steps, batch, spent
         self.care: Care = care
+        self.learned_here = learned_here
         self.sample_calls = 0.0
         self._known = known
         self._made: dict[str, Trial] = {}
@@ -79,14 +85,27 @@ class Trials:
             return trial
         full = self.full.pictures  # which may have to be drawn first, without the method
         size = self.batch if setting.static else 1  # who decides while it runs decides for a batch as a whole
-        with caching(self.pipe, setting, self.steps) as runs:
-            for begin in range(len(trial.calls), count, size):
-                part = range(begin, min(begin + size, count))
-                pictures = drawn(self.pipe, [self.samples[i] for i in part], self.steps)
-                trial.calls += [runs.calls[-1]] * len(part)
-                trial.ratios += [ratio(picture, full[i]) for picture, i in zip(pictures, part, strict=True)]
-                self._spend(runs.calls[-1] * len(part))
+        found: dict[int, tuple[float, float]] = {}
+        for learned, those in self._as_learned(setting, range(len(trial.calls), count)):
+            with caching(self.pipe, learned, self.steps) as runs:
+                for begin in range(0, len(those), size):
+                    part = those[begin : begin + size]
+                    pictures = drawn(self.pipe, [self.samples[i] for i in part], self.steps)
+                    found |= {i: (runs.calls[-1], ratio(each, full[i])) for i, each in zip(part, pictures, strict=True)}
+                    self._spend(runs.calls[-1] * len(part))
+        trial.calls += [found[i][0] for i in sorted(found)]
+        trial.ratios += [found[i][1] for i in sorted(found)]
         return trial
+
+    def _as_learned(self, setting: Baseline, samples: Sequence[int]) -> Iterator[tuple[Baseline, Sequence[int]]]:
+        """The setting and the samples to run it on; what is learned is learned without them."""
+        parts = min(PARTS, self.full.runs)
+        if not (self.learned_here and setting.held_out and parts > 1):
+            yield setting, samples
+            return
+        for part in range(parts):
+            if those := [i for i in samples if self.full.part_of(i, parts) == part]:
+                yield setting.relearned(self.full.without(part, parts)), those
 
     @cached_property
     def full(self) -> Record:

@@ -25,6 +25,7 @@ from budcache.baselines.thresholds import FEW, HIGHEST, LOWEST, Thresholds
 from budcache.baselines.trials import Trials
 from budcache.errors import SearchError
 from budcache.mask import Computed
+from budcache.options import check_care
 
 __all__ = ["Choice", "Tuner", "tune"]
 
@@ -53,7 +54,14 @@ class Choice(Generic[Method]):
     sample_calls: int
 
 
-def tune(pipe: Any, method: Method, budget: int, samples: Sequence[Sample], steps: int | None = None) -> Method:
+def tune(
+    pipe: Any,
+    method: Method,
+    budget: int,
+    samples: Sequence[Sample],
+    steps: int | None = None,
+    care: Care = "typical",
+) -> Method:
     """The method with its settings chosen for `budget` calls per sample on average, as near as it can come.
 
     Args:
@@ -62,8 +70,9 @@ def tune(pipe: Any, method: Method, budget: int, samples: Sequence[Sample], step
         budget: computed steps per sample.
         samples: keyword arguments of the pipeline's `__call__`, one set per sample.
         steps: K; the method's own if left out.
+        care: what counts in the choice, "typical" errors or the "worst" ones.
     """
-    return Tuner(pipe, method, samples, steps).choice(budget).settings[0][0]
+    return Tuner(pipe, method, samples, steps, care=check_care(care)).choice(budget).settings[0][0]
 
 
 class Tuner(Generic[Method]):
@@ -78,6 +87,7 @@ class Tuner(Generic[Method]):
         batch: how many samples of a static method run as one.
         spent: told sample-calls as they are spent.
         care: what counts in the choice, typical errors or the worst ones, as in our search.
+        learned_here: whether the method was learned on these very samples; see `Trials`.
     """
 
     def __init__(
@@ -90,9 +100,10 @@ class Tuner(Generic[Method]):
         batch: int = 1,
         spent: Callable[[int], None] = lambda calls: None,
         care: Care = "typical",
+        learned_here: bool = False,
     ) -> None:
         self.method, self.samples, self.steps = method, samples, method.steps if steps is None else steps
-        self.trials = Trials(pipe, samples, self.steps, known, batch, spent, care)
+        self.trials = Trials(pipe, samples, self.steps, known, batch, spent, care, learned_here)
         self._thresholds: Thresholds[Method] = Thresholds(self.trials)
 
     @property

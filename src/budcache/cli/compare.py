@@ -247,7 +247,7 @@ def _tell(found: Comparison, folder: Path, as_json: bool, note: str = "") -> Non
     if as_json:
         entries = [{name: value for name, value in row.items() if value is not None} for row in rows(found)]
         left_out = [absent.model_dump(mode="json") for absent in found.left_out]
-        facts = {"out": str(folder), "page": str(page), "entries": entries, "left_out": left_out}
+        facts = {"out": str(folder), "page": str(page), "care": found.care, "entries": entries, "left_out": left_out}
         print(json.dumps({**facts, "warnings": found.warnings}))
         return
     out.print(text(found))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from budcache.aggregate import Care
 from budcache.comparison.kept import of_the_folder
 from budcache.comparison.settings import Settings
+from budcache.errors import FileError
 from budcache.jobs.meter import Meter
 from budcache.policy import Origin
 from budcache.samples.samples import seeded
@@ -49,8 +50,8 @@ class Choosing:
         seed: int,
         batch: int,
         meter: Meter,
-        given: Settings | None = None,
-        care: Care = "typical",
+        given: Settings | None,
+        care: Care,
     ) -> None:
         self.pipe, self.steps, self.batch, self.meter, self.given = pipe, steps, batch, meter, given
         self.care: Care = care
@@ -71,10 +72,10 @@ class Choosing:
         if method not in self._tuners:
             self._tuners[method] = self._tuner(method)
         tuner, spent = self._tuners[method]
-        kind, best = BASELINES[method], tuner.choice(budget)
+        best = tuner.choice(budget)
         found = Choice(
-            tuple((each.relearned(self._record) if kind.held_out else each, calls) for each, calls in best.settings),
-            samples=kind.learned_on(len(self.samples)),
+            best.settings,
+            samples=BASELINES[method].learned_on(len(self.samples)),
             # Full runs and calibration serve all budgets, and count at each, as our search does.
             sample_calls=best.sample_calls + spent,
         )
@@ -88,14 +89,20 @@ class Choosing:
         from budcache.baselines.tally import counting
         from budcache.baselines.tuning import Tuner
 
-        kind, full = BASELINES[method], self._record
-        learn, choose = full.split() if kind.held_out else (full, full)
+        full = self._record
         with counting(self.pipe) as own:  # LeMiCa has runs of its own
-            made = kind.calibrated(learn)
+            made = BASELINES[method].calibrated(full)
         calls = own.count // full.branches
         self.meter.add(calls)
         tuner = Tuner(
-            self.pipe, made, choose.samples, known=choose, batch=self.batch, spent=self.meter.add, care=self.care
+            self.pipe,
+            made,
+            full.samples,
+            known=full,
+            batch=self.batch,
+            spent=self.meter.add,
+            care=self.care,
+            learned_here=True,
         )
         return tuner, self.steps * len(self.samples) + calls
 
@@ -114,7 +121,13 @@ class Choosing:
         """What was chosen in this folder before."""
         if self._file.exists():
             with of_the_folder():
-                return Settings.load(self._file)
+                found = Settings.load(self._file)
+            if found.care != self.care:
+                raise FileError(
+                    f"{self._file} was chosen with care for {found.care} errors, and this comparison has care for "
+                    f"{self.care} ones. Remove the file, and settings are chosen again."
+                )
+            return found
         facts = {"steps": self.steps, "care": self.care}
         return Settings({**facts, **self._origin.model_dump(mode="json", exclude_none=True)})
 

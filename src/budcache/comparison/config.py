@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from budcache.aggregate import Care, check_care
+from budcache.aggregate import Care
 from budcache.comparison.entry import FULL
 from budcache.comparison.methods import AUTHORS, METHODS, OURS, UNTAUGHT, title
 from budcache.comparison.settings import Settings
 from budcache.errors import SearchError
 from budcache.jobs.setup import check_call
 from budcache.metrics import METRICS
-from budcache.options import check_budgets
+from budcache.options import check_budgets, check_care
 from budcache.policy import Ladder
 from budcache.samples.samples import settings_of
 from budcache.wording import nearest

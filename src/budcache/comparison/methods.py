@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AUTHORS", "METHODS", "OURS", "SOLVERS", "UNCHECKED", "UNTAUGHT", "title", "usual"]
+__all__ = ["AUTHORS", "CARELESS", "METHODS", "OURS", "SOLVERS", "UNCHECKED", "UNTAUGHT", "title", "usual"]
 
 METHODS = {
     "fewer-steps": "fewer steps",
@@ -38,6 +38,7 @@ AUTHORS = {
     "authors-quick": "authors-r1-sa20",
     "authors-turbo": "authors-z-image-turbo",
 }
+CARELESS = (*UNTAUGHT, *AUTHORS, "lemica")  # in which nothing is chosen by typical errors or the worst
 
 
 def usual() -> list[str]:

@@ -19,6 +19,7 @@ from budcache.comparison.methods import AUTHORS, OURS, SOLVERS, UNTAUGHT
 from budcache.comparison.ready import Ready, cached, following, plain, solved
 from budcache.comparison.settings import Settings, described
 from budcache.errors import BudcacheWarning, SearchError
+from budcache.jobs.config import FOR_WORST
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import Elsewhere, Setup
 from budcache.mask import Mask
@@ -161,6 +162,9 @@ class Preparation:
                 theirs, here = getattr(rung.origin, name, None), getattr(ours, name)
                 if theirs != here:
                     return f"{name} is {quote(theirs)} in one and {quote(here)} in the other"
+            how = rung.origin.strategy if rung.origin else None
+            if how is not None and how.endswith(FOR_WORST) != (self.care == "worst"):
+                return f"it was searched by {how}, and this comparison has care for {self.care} errors"
         return None
 
     @cached_property

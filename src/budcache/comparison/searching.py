@@ -33,7 +33,7 @@ def searched(
     seed: int,
     batch: int,
     meter: Meter,
-    care: Care = "typical",
+    care: Care,
 ) -> Ladder:
     """The ladder of one of our methods, or of the published search, with its scores kept in a ledger of its own."""
     samples = samples[:AUTHORS_SAMPLES] if method in AUTHORS else samples

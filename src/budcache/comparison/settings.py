@@ -25,7 +25,7 @@ class Settings:
     """Choices by method and budget, with where they came from; a small JSON file.
 
     Args:
-        origin: the model, the steps, the prompts and how many of them, the seed.
+        origin: the model, the steps, the prompts and how many of them, the seed, the care.
     """
 
     def __init__(self, origin: dict[str, Any]) -> None:
@@ -91,10 +91,16 @@ class Settings:
             ) from None
         return found
 
-    def check(self, steps: int, model: str | None, care: Care = "typical") -> None:
+    @property
+    def care(self) -> str:
+        """What counted in the choice; before there was another one, typical errors."""
+        return str(self.origin.get("care", "typical"))
+
+    def check(self, steps: int, model: str | None, care: Care) -> None:
         """Refuse settings of another model or number of steps, or chosen by other errors."""
-        for name, here, unsaid in (("steps", steps, None), ("model", model, None), ("care", care, "typical")):
-            theirs = self.origin.get(name, unsaid)
+        known = {"steps": self.origin.get("steps"), "model": self.origin.get("model"), "care": self.care}
+        for name, here in (("steps", steps), ("model", model), ("care", care)):
+            theirs = known[name]
             if theirs is not None and here is not None and theirs != here:
                 raise SearchError(
                     f"the settings were chosen with {name} {theirs}, and this comparison has {here}. Leave them out, "

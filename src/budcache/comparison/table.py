@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from budcache.comparison.entry import FULL, Entry, Measure
-from budcache.comparison.methods import SOLVERS, UNCHECKED
+from budcache.comparison.methods import CARELESS, METHODS, SOLVERS, UNCHECKED
 from budcache.comparison.result import Comparison
 from budcache.comparison.timing import NOT_MEASURABLE, NOT_TIMED
 from budcache.comparison.verdict import lead
@@ -35,7 +35,7 @@ NOTES = {
     "short": "* makes fewer calls than the budget at all settings that were found, and is judged at these",
     "solvers": "{}: fewer steps of another solver, no cache",
     "unchecked": "{}: written after the paper; not checked against code of the authors",
-    "worst": "Searched, and others' settings chosen, with care for the worst samples: there large errors count more",
+    "worst": "With care for the worst samples, large errors counting more, were searched or chosen: {}",
 }
 # What the page says above its table, for the terminal, and for a file or pipe, which has no bold letters.
 ERROR = "± standard error"
@@ -83,10 +83,10 @@ def notes(comparison: Comparison) -> list[str]:
         "between": any(len(entry.counting) > 1 for entry in entries),
         "over": any(entry not in comparison.within(entry.budget) for entry in entries),
         "short": any(entry.falls_short for entry in entries),
-        "worst": comparison.care == "worst",
     }
     found = [NOTES[name] for name, there in marks.items() if there]
-    for name, methods in {"solvers": SOLVERS, "unchecked": UNCHECKED}.items():
+    careful = set(METHODS) - {*CARELESS, *comparison.policies} if comparison.care == "worst" else set()
+    for name, methods in {"solvers": SOLVERS, "unchecked": UNCHECKED, "worst": careful}.items():
         those = dict.fromkeys(entry.title for entry in entries if entry.method in methods)
         found += [NOTES[name].format(", ".join(those))] * bool(those)
     found += [NOISY] * any(entry.speed.noisy and entry.speed.pairs for entry in entries)

@@ -123,7 +123,29 @@ def _not_ahead(comparison: Comparison, budgets: Sequence[int]) -> list[str]:
 
 
 def headline(comparison: Comparison) -> str:
-    """The outcome in one sentence, also where it is not in our favour, or undecided."""
+    """The outcome in one sentence, also where it is not in our favour, or undecided.
+
+    Where the worst samples are cared for, another one tells of the bad tail.
+    """
+    return " ".join(filter(None, (_by_the_mean(comparison), _by_the_tail(comparison))))
+
+
+def _by_the_tail(comparison: Comparison) -> str:
+    budget, measures = main_budget(comparison), comparison.measures
+    ours = comparison.entry(comparison.ours or "", budget)
+    if comparison.care != "worst" or ours is None or not measures:
+        return ""
+    measure, rivals = measures[0], _others(comparison, comparison.within(budget))
+    leads = {each.title: apart for each in rivals if (apart := tail_lead(ours, each, measure)) is not None}
+    if not leads:
+        return ""
+    rival, apart = min(leads.items(), key=lambda each: each[1].mean)
+    gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
+    doubt = "" if apart.decided else "; that may be chance, so it is undecided"
+    return f"Its {measure.tail_title} is {gap} than the best one of the others ({rival}){doubt}."
+
+
+def _by_the_mean(comparison: Comparison) -> str:
     budget = main_budget(comparison)
     ours = comparison.entry(comparison.ours, budget) if comparison.ours is not None else None
     measure = comparison.measures[0] if comparison.measures else None

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
-from budcache.aggregate import Care, check_care
+from budcache.aggregate import Care
 from budcache.errors import SearchError
 from budcache.mask import MAX_STEPS
-from budcache.options import check_budgets, known_options, whole
+from budcache.options import check_budgets, check_care, known_options, whole
 from budcache.policy import Ladder, Reuse
 from budcache.rows import MAX_BLEND
 from budcache.samples.samples import split
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from budcache.refine.align import Mean
     from budcache.refine.fit import Target
 
-__all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", "known_options"]
+__all__ = ["FOR_WORST", "AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", "known_options"]
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
 # Every mask is tried if nobody names a strategy and that is not much: up to so many masks, and model calls a sample. So
 # it is at up to 10 steps, whatever the budgets. It is about as good as paths, and takes more calls (docs/few-steps.md).
 LISTED, LISTED_CALLS = 1_000, 520
+FOR_WORST = " with care for the worst"  # behind the strategy's name, in the origin of what such a search found
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 OUTPUTS, RIDGES = (MAX_BLEND, 3), (1e-3, 1e-4, 1e-2)  # what a fit chooses from

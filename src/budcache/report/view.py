@@ -152,6 +152,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "experts": None if origin.switch is None else f"two; the second takes over at step {origin.switch}",
         "measured on": f"{several(count, 'sample')}, {noise}, one at a time",
         "calibrated on": _learned_on(comparison),
+        "care": "for the worst samples: large errors count more" if comparison.care == "worst" else None,
         "uncertainty": "± is the standard error of the mean; a lead within two standard errors of the samples' "
         "differences (with fewer than 20 samples: within as many as Student's t asks for) is undecided",
         "latency": f"of the denoising loop, text encoders and decoder apart; the speed-up is the median of up to "
