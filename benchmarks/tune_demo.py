@@ -56,6 +56,7 @@ def main() -> None:
             print(f"{seconds:6.0f} s  {method} at {budget} calls: {chosen.knob}", file=sys.stderr, flush=True)
     if show.published is not None:
         options = {"kind": type(pipe).__name__, "steps": show.steps, "samples": samples, "seed": 0, "batch": show.batch}
+        options |= {"care": "typical"}
         found = [
             searched("authors", pipe, budgets=[budget], ledger=folder / f"{budget}.jsonl", meter=meter, **options)
             for budget in show.compared
