@@ -83,7 +83,7 @@ REASONS = {
         "The 5th percentile of budcache with care": (
             "at 9 calls the lead is a little less than two standard errors, and both searches choose the same mask"
         ),
-        "Care for the worst raises": (
+        "Care for the worst raises the 5th percentile of budcache": (
             "at 9 calls both searches choose the same mask, at 10 calls the lead is 1.7 of its standard errors"
         ),
     },

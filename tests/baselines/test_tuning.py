@@ -20,8 +20,8 @@ from budcache.baselines.magcache import MagCache
 from budcache.baselines.pictures import ratio
 from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
-from budcache.baselines.trials import Trial
-from budcache.baselines.tuning import EACH, FEW, LAST, MOST, Tuner, halved
+from budcache.baselines.trials import Trial, Trials
+from budcache.baselines.tuning import EACH, FEW, LAST, MORE, MOST, Tuner, halved
 from budcache.metrics import psnr
 from budcache.pipeline.trunk import blocks_of
 
@@ -88,6 +88,19 @@ def test_who_is_chosen_was_compared_on_all_samples(ratios, samples):
     assert len(whole) >= min(LAST, len(ratios))
     assert min(seen.values()) >= min(FEW, samples)
     assert quality(best, samples) == max(quality(candidate, samples) for candidate in whole)
+
+
+@pytest.mark.parametrize(("care", "first"), [("typical", FEW), ("worst", MORE)])
+def test_what_is_to_be_told_by_the_worst_meets_on_more_samples(care, first, monkeypatch):
+    counts, run = [], Trials.run
+
+    def noted(trials, setting, count):
+        counts.append(count)
+        return run(trials, setting, count)
+
+    monkeypatch.setattr(Trials, "run", noted)
+    tuner("taylorseer", MORE + 1, care=care).choice(3)
+    assert min(counts) == first < max(counts) == MORE + 1
 
 
 def test_probes_are_tried_as_far_as_the_trunk_is_deep():

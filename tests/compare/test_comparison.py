@@ -73,7 +73,7 @@ def test_a_comparison_comes_back_from_its_file(found, tmp_path):
     ("change", "message"),
     [
         ({"version": 7}, "version 7"),
-        ({"version": 1}, "version 1, but this budcache reads versions 2 and 3"),
+        ({"version": 1}, "version 1, but this budcache reads versions 2, 3 and 4"),
         ({"kind": "ladder"}, "is not a comparison"),
         ({"prompts": ["one"]}, "2 samples, but there are 1 prompts"),
         ({"entries": []}, "entries"),

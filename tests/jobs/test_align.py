@@ -352,7 +352,7 @@ def test_a_line_that_is_no_update_is_shown(kept, change, tmp_path):
         del line[next(iter(change))]
     path = tmp_path / "a.ledger.jsonl"
     path.write_text(f"{head}\n{json.dumps(line)}\n")
-    with pytest.raises(BudcacheError, match=r"has a line that cannot be used: .*Remove the line or the file"):
+    with pytest.raises(BudcacheError, match=r"has a line that cannot be used: .*Remove the line, or remove the file"):
         align(Policy(mask=MASK), ledger=path)
 
 

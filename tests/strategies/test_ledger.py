@@ -156,9 +156,9 @@ def test_a_ledger_of_another_search_is_refused(path, name, value):
 
 def test_a_field_too_many_or_too_few_is_another_search(path):
     search(path, STRATEGIES["uniform"])
-    with pytest.raises(SearchError, match=r"guidance = None, this one has 3\.5"):
+    with pytest.raises(SearchError, match=r"guidance = none, this one has 3\.5"):
         Ledger(path, {**SEARCH, "guidance": 3.5})
-    with pytest.raises(SearchError, match="model = 'toy', this one has None"):
+    with pytest.raises(SearchError, match="model = 'toy', this one has none"):
         Ledger(path, {name: value for name, value in SEARCH.items() if name != "model"})
 
 
@@ -192,7 +192,7 @@ ENTRY = {"mask": "1000000000", "phase": "ladder", "calls": 1, "losses": [0.5, 0.
 def test_what_is_not_a_ledger_is_left_alone(path, text):
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(SearchError, match=r"is not a ledger\. Choose another place, or remove the file\."):
+    with pytest.raises(SearchError, match=r"is not a ledger\. Choose another place, or remove the file to start"):
         Ledger(path, SEARCH)
     assert path.read_text() == text
 
@@ -250,7 +250,7 @@ def test_another_version_is_refused(path, version):
 def test_a_line_that_is_no_score_is_shown(path, change):
     path.parent.mkdir()
     path.write_text(f"{HEADER}\n{json.dumps(ENTRY)}\n{json.dumps(ENTRY | change)}\n{json.dumps(ENTRY)}\n")
-    with pytest.raises(SearchError, match=r"has a line that cannot be used: .*Remove the line or the file"):
+    with pytest.raises(SearchError, match=r"has a line that cannot be used: .*Remove the line, or remove the file"):
         Ledger(path, SEARCH)
 
 
@@ -423,7 +423,7 @@ def test_a_ledger_of_an_older_format_is_refused_but_its_history_is_read(path):
     old = {"mask": "1000000000", "phase": "ladder", "calls": 7, "loss": 0.5, "arrivals": [None, 0.1]}
     path.parent.mkdir()
     path.write_text(json.dumps({"ledger": 1, "search": SEARCH}) + "\n" + json.dumps(old) + "\n")
-    with pytest.raises(SearchError, match=f"with format = None, this one has {FORMAT}"):
+    with pytest.raises(SearchError, match=f"with format = none, this one has {FORMAT}"):
         Ledger(path, SEARCH)
     (step,) = read_history(path)
     assert (str(step.mask), step.loss, step.phase, step.sample_calls) == ("1000000000", 0.5, "ladder", 7)

@@ -66,7 +66,6 @@ def test_workers_of_a_lost_machine_are_replaced(alone, three, nodes, tmp_path):
     assert scores(tmp_path / "l") == scores(alone[1])
     states = told_of(told, *victims)
     assert states.count("lost") >= states.count("ready") >= len(victims)
-    assert told_of(told, *{0, 1, 2} - set(victims)).count("lost") == 0
 
 
 @pytest.mark.slow

@@ -138,8 +138,8 @@ class Baseline(ABC):
         return samples
 
     def relearned(self, record: Record) -> Self:
-        """The same settings, with all that is learned learned on another record; see `held_out`."""
-        return self
+        """The same settings, with all that is learned learned on another record; needed where `held_out` is set."""
+        raise NotImplementedError(f"{type(self).__name__} is held_out, so it has to say how it is learned again.")
 
     @classmethod
     def published(cls, model: str, steps: int | None = None) -> Self:

@@ -50,7 +50,8 @@ class Trials:
         spent: told sample-calls as they are spent.
         care: what counts in a setting's quality, typical errors or the worst ones.
         learned_here: whether the method was learned on these very samples. One that learns much is then run on each
-            quarter of them as learned on the other three.
+            quarter of them as learned on the other three (of two or three samples, on each; a single one
+            serves for both).
     """
 
     def __init__(

@@ -35,6 +35,7 @@ Candidate = TypeVar("Candidate")
 GRID, LEAST = 4000, 400  # values of a threshold that masks are listed for, over all variants; of each at least
 MOST = 16  # masks of one budget that are run against each other
 EACH = 6  # settings of each of them, at most
+MORE = 8  # samples that settings are first run on where the worst ones count: of fewer little can be told about those
 LAST = 4  # of these, and of variants of a threshold, that are run on all samples
 
 
@@ -164,11 +165,10 @@ class Tuner(Generic[Method]):
         groups = list(masks.values())
         if len(groups) > MOST:
             groups = sorted(groups, key=lambda those: self._harm(those[0].planned(self.steps)))[:MOST]
-        count = len(self.samples)
-        first = halved([setting for those in groups for setting in those[:EACH]], self._quality, count)
+        first = self._halved([setting for those in groups for setting in those[:EACH]], self._quality)
         others = [each for each in masks[first.planned(self.steps).branches] if each != first]
-        last = [first, halved(others, self._quality, count)] if others else [first]
-        return halved(last, self._quality, count)
+        last = [first, self._halved(others, self._quality)] if others else [first]
+        return self._halved(last, self._quality)
 
     def _quality(self, setting: Method, count: int) -> float:
         return self.trials.run(setting, count).quality(count)
@@ -201,17 +201,23 @@ class Tuner(Generic[Method]):
         def quality(variant: Method, count: int) -> float:
             return self._thresholds.at_budget(variant, budget, count)
 
-        return self._thresholds.both_sides(halved(variants, quality, len(self.samples)), budget)
+        return self._thresholds.both_sides(self._halved(variants, quality), budget)
+
+    def _halved(self, candidates: Sequence[Method], quality: Callable[[Method, int], float]) -> Method:
+        return halved(candidates, quality, len(self.samples), FEW if self.trials.care == "typical" else MORE)
 
 
-def halved(candidates: Sequence[Candidate], quality: Callable[[Candidate, int], float], samples: int) -> Candidate:
+def halved(
+    candidates: Sequence[Candidate], quality: Callable[[Candidate, int], float], samples: int, few: int = FEW
+) -> Candidate:
     """The best of some candidates: all meet on few samples, the better half on twice as many, the last few on all.
 
     Args:
         quality: of a candidate on so many of the samples; higher is better.
         samples: how many there are.
+        few: how many all candidates meet on.
     """
-    ranked, count = list(candidates), min(FEW, samples)
+    ranked, count = list(candidates), min(few, samples)
     while len(ranked) > LAST and count < samples:
         ranked.sort(key=lambda each: -quality(each, count))
         ranked, count = ranked[: max(LAST, len(ranked) // 2)], min(2 * count, samples)

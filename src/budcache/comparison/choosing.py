@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from budcache.aggregate import Care
-from budcache.comparison.kept import of_the_folder
+from budcache.comparison.kept import of_the_folder, put_aside
 from budcache.comparison.settings import Settings
-from budcache.errors import FileError
 from budcache.jobs.meter import Meter
 from budcache.policy import Origin
 from budcache.samples.samples import seeded
@@ -119,17 +118,16 @@ class Choosing:
     @cached_property
     def _chosen(self) -> Settings:
         """What was chosen in this folder before."""
-        if self._file.exists():
-            with of_the_folder():
-                found = Settings.load(self._file)
-            if found.care != self.care:
-                raise FileError(
-                    f"{self._file} was chosen with care for {found.care} errors, and this comparison has care for "
-                    f"{self.care} ones. Remove the file, and settings are chosen again."
-                )
-            return found
         facts = {"steps": self.steps, "care": self.care}
-        return Settings({**facts, **self._origin.model_dump(mode="json", exclude_none=True)})
+        fresh = Settings({**facts, **self._origin.model_dump(mode="json", exclude_none=True)})
+        if not self._file.exists():
+            return fresh
+        with of_the_folder():
+            found = Settings.load(self._file)
+        if differs := found.difference(fresh):
+            put_aside(self._file, f"has settings of another comparison: {differs}", "settings are chosen again")
+            return fresh
+        return found
 
 
 def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, given: Settings | None = None) -> int:

@@ -162,6 +162,6 @@ def _check_protocol(path: Path, work: Mapping[str, Any]) -> None:
         return  # the journal says what is wrong with it
     if old != VERSION:
         raise FileError(
-            f"{path} holds a comparison of format {old}, in which other methods had fewer of their settings chosen. It "
-            "can still be shown (--show-only); to compare by the rules of now, choose another place."
+            f"{path} holds a comparison of format {old}, in which other methods' settings were chosen by other rules. "
+            "It can still be shown (--show-only); to compare by the rules of now, choose another place."
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 from budcache.aggregate import Care
 from budcache.comparison.entry import BESIDE, FULL, Entry
 from budcache.comparison.result import READABLE, VERSION, Conditions, LeftOut
-from budcache.errors import FileError, PolicyError
+from budcache.errors import BudcacheWarning, FileError, PolicyError
 from budcache.metrics import METRICS
 from budcache.storage.journal import whole_lines
 from budcache.wording import quote
@@ -39,6 +40,7 @@ __all__ = [
     "of_the_folder",
     "picture",
     "place",
+    "put_aside",
 ]
 
 DRAWN, MEASURED, OLD = "drawn.jsonl", "measured.jsonl", "comparison.jsonl"
@@ -205,6 +207,13 @@ def of_the_folder() -> Iterator[None]:
         yield
     except PolicyError as error:
         raise FileError(str(error)) from None
+
+
+def put_aside(file: Path, fact: str, then: str) -> None:
+    """Rename a file that is not of this comparison and may have cost much, and say so."""
+    aside = file.with_suffix(".other.json")
+    file.replace(aside)
+    warnings.warn(f"{file} {fact}. It is now {aside.name}, and {then}.", BudcacheWarning, stacklevel=2)
 
 
 def compares(metric: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from budcache.aggregate import Care
 from budcache.comparison import choosing, searching
 from budcache.comparison.choosing import Choosing
-from budcache.comparison.kept import of_the_folder
+from budcache.comparison.kept import of_the_folder, put_aside
 from budcache.comparison.methods import AUTHORS, OURS, SOLVERS, UNTAUGHT
 from budcache.comparison.ready import Ready, cached, following, plain, solved
 from budcache.comparison.settings import Settings, described
-from budcache.errors import BudcacheWarning, SearchError
-from budcache.jobs.config import FOR_WORST
+from budcache.errors import SearchError
+from budcache.jobs.config import care_of
 from budcache.jobs.meter import Meter
 from budcache.jobs.setup import Elsewhere, Setup
 from budcache.mask import Mask
@@ -141,14 +140,8 @@ class Preparation:
         differs = self._difference(ladder)
         if differs is None:
             return list(ladder)
-        aside = file.with_suffix(".other.json")
-        file.replace(aside)
-        warnings.warn(
-            f"{file} is no ladder of this comparison's search: {differs}. It is now {aside.name}, and the search is "
-            "made again; to compare that ladder, give it as a policy.",
-            BudcacheWarning,
-            stacklevel=2,
-        )
+        again = "the search is made again; to compare that ladder, give it as a policy"
+        put_aside(file, f"is no ladder of this comparison's search: {differs}", again)
         return []
 
     def _difference(self, ladder: Ladder) -> str | None:
@@ -163,7 +156,7 @@ class Preparation:
                 if theirs != here:
                     return f"{name} is {quote(theirs)} in one and {quote(here)} in the other"
             how = rung.origin.strategy if rung.origin else None
-            if how is not None and how.endswith(FOR_WORST) != (self.care == "worst"):
+            if how is not None and care_of(how) != self.care:
                 return f"it was searched by {how}, and this comparison has care for {self.care} errors"
         return None
 

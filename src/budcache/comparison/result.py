@@ -16,12 +16,12 @@ from budcache.errors import PolicyError
 from budcache.policy import Origin
 from budcache.storage.files import read_json, write_json
 from budcache.storage.schema import Count, Seed, Text, Value
-from budcache.wording import quote
+from budcache.wording import listed, quote
 
 __all__ = ["READABLE", "VERSION", "Comparison", "Conditions", "LeftOut", "Tried"]
 
-VERSION = 3
-READABLE = (2, 3)
+VERSION = 4
+READABLE = (2, 3, 4)
 MOST = 2_000  # rows, metrics and budgets: more than anybody compares, and read within a second
 
 
@@ -77,9 +77,11 @@ class Comparison(Conditions):
         if version not in READABLE:
             raise ValueError(
                 f"this is a comparison of version {quote(version)}, but this budcache reads versions "
-                f"{' and '.join(map(str, READABLE))}; compare again"
+                f"{listed([*map(str, READABLE)])}; compare again"
             )
-        return VERSION  # version 2 lacks call-equivalents, second settings and timed pairs, which may all be missing
+        # Version 2 lacks call-equivalents, second settings and timed pairs, which may all be missing; version 3 differs
+        # in how L2P's settings were chosen.
+        return VERSION
 
     def _check(self) -> None:
         names = [(entry.method, entry.budget) for entry in self.entries]

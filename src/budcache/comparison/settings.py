@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from budcache.aggregate import Care
 from budcache.errors import PolicyError, SearchError
 from budcache.storage.files import read_json, write_json
+from budcache.wording import quote
 
 if TYPE_CHECKING:
     from budcache.baselines.tuning import Choice
 
 __all__ = ["Settings", "described"]
 
-VERSION = 1
+VERSION = 2  # in version 1 L2P was chosen on a quarter of the samples
 DIGITS = 8  # of numbers in the file
 
 
@@ -76,7 +77,7 @@ class Settings:
         """Read a file of choices."""
         data: Any = read_json(path)
         try:
-            if data["kind"] != "settings" or data["version"] != VERSION:
+            if data["kind"] != "settings" or data["version"] not in range(1, VERSION + 1):
                 raise ValueError
             found = cls(dict(data["origin"]))
             for method, facts in data["methods"].items():
@@ -89,18 +90,25 @@ class Settings:
             raise PolicyError(
                 f"{path} does not hold settings that this budcache can use. Remove it, and they are chosen again."
             ) from None
+        if data["version"] < VERSION:
+            raise PolicyError(
+                f"{path} holds settings that an earlier budcache chose by other rules. Leave it out, or remove it, "
+                "and they are chosen again."
+            )
         return found
 
-    @property
-    def care(self) -> str:
-        """What counted in the choice; before there was another one, typical errors."""
-        return str(self.origin.get("care", "typical"))
+    def difference(self, other: Settings) -> str | None:
+        """In what their origins differ, as a clause; None if in nothing that matters."""
+        for name in sorted({*self.origin, *other.origin} - {"versions"}):
+            theirs, here = self.origin.get(name), other.origin.get(name)
+            if theirs != here:
+                return f"{name} is {quote(theirs)} in one and {quote(here)} in the other"
+        return None
 
     def check(self, steps: int, model: str | None, care: Care) -> None:
         """Refuse settings of another model or number of steps, or chosen by other errors."""
-        known = {"steps": self.origin.get("steps"), "model": self.origin.get("model"), "care": self.care}
         for name, here in (("steps", steps), ("model", model), ("care", care)):
-            theirs = known[name]
+            theirs = self.origin.get(name)
             if theirs is not None and here is not None and theirs != here:
                 raise SearchError(
                     f"the settings were chosen with {name} {theirs}, and this comparison has {here}. Leave them out, "

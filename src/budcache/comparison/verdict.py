@@ -142,7 +142,7 @@ def _by_the_tail(comparison: Comparison) -> str:
     rival, apart = min(leads.items(), key=lambda each: each[1].mean)
     gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
     doubt = "" if apart.decided else "; that may be chance, so it is undecided"
-    return f"Its {measure.tail_title} is {gap} than the best one of the others ({rival}){doubt}."
+    return f"The {measure.tail_title} of {ours.title} is {gap} than the best of the others shown ({rival}){doubt}."
 
 
 def _by_the_mean(comparison: Comparison) -> str:

@@ -102,7 +102,8 @@ def compare(
             what is in there is not chosen again.
         timed: the methods whose speed is measured, in pairs with full runs; None is all of them.
         care: what our searches and the choice of others' settings go by, as in `search`: "typical" errors, or the
-            "worst" ones, for a comparison of bad tails. LeMiCa's graph and the published search know none.
+            "worst" ones, for a comparison of bad tails. It changes nothing for LeMiCa, for the published search and
+            where there is nothing to choose.
         fps: frames a second at which videos are shown.
         grow: measure, and write the page anew, whenever a method is finished at a budget, not only at the end.
         workers: who holds the runs of our searches, as in `search`; `load` says how they get the same pipeline. Or
@@ -258,15 +259,11 @@ def _origin(pipe: Any, config: CompareConfig) -> Origin:
 
 def _identity(conditions: Conditions, config: CompareConfig) -> dict[str, Any]:
     """What the pictures depend on; not the metrics, which are computed from them."""
-    care = {"care": config.care} if config.care != "typical" else {}  # so that older folders go on
-    return (
-        care
-        | conditions.origin.model_dump(mode="json", exclude={"versions"})
-        | {
-            "calibration prompts": digest(config.calibration),
-            "steps": conditions.steps,
-            "dtype": conditions.dtype,
-            "device": conditions.device,
-            "batch": config.batch,
-        }
-    )
+    return conditions.origin.model_dump(mode="json", exclude={"versions"}) | {
+        "calibration prompts": digest(config.calibration),
+        "steps": conditions.steps,
+        "dtype": conditions.dtype,
+        "device": conditions.device,
+        "batch": config.batch,
+        "care": config.care,
+    }

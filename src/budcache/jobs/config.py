@@ -24,19 +24,29 @@ if TYPE_CHECKING:
     from budcache.refine.align import Mean
     from budcache.refine.fit import Target
 
-__all__ = ["FOR_WORST", "AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", "known_options"]
+__all__ = ["AlignConfig", "AlignMethod", "FitConfig", "Refine", "SearchConfig", "care_of", "known_options", "with_care"]
 
 STATE_MEMORY = 2_000_000_000  # bytes for remembered states
 POLISH, ROUNDS = 0, 3  # of a climb at the end; more prompts are a better use of the calls (docs/search.md)
 # Every mask is tried if nobody names a strategy and that is not much: up to so many masks, and model calls a sample. So
 # it is at up to 10 steps, whatever the budgets. It is about as good as paths, and takes more calls (docs/few-steps.md).
 LISTED, LISTED_CALLS = 1_000, 520
-FOR_WORST = " with care for the worst"  # behind the strategy's name, in the origin of what such a search found
+_FOR_WORST = " with care for the worst"
 FEW = 8  # samples: with fewer, paths are found, fitted and chosen on all of them
 PAPER_RATE, JOINT_RATE = 1e-3, 1e-2
 OUTPUTS, RIDGES = (MAX_BLEND, 3), (1e-3, 1e-4, 1e-2)  # what a fit chooses from
 AlignMethod: TypeAlias = Literal["gauss-newton", "gradient"]
 Refine: TypeAlias = Literal["none", "fit", "full"]
+
+
+def with_care(strategy: str, care: Care) -> str:
+    """The strategy's name, and what the search cared for, as it stands in the origin of what was found."""
+    return strategy + _FOR_WORST * (care == "worst")
+
+
+def care_of(strategy: str) -> Care:
+    """What a search cared for; see `with_care`."""
+    return "worst" if strategy.endswith(_FOR_WORST) else "typical"
 
 
 def taken_strategy(

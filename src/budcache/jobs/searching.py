@@ -14,7 +14,7 @@ from budcache.events import RungDone, RungFound, Watch
 from budcache.jobs import estimate as phases
 from budcache.jobs.align_newton import Newton
 from budcache.jobs.choosing import Candidate, best_candidate, best_with_fit, best_without_judge
-from budcache.jobs.config import FOR_WORST, SearchConfig
+from budcache.jobs.config import SearchConfig, with_care
 from budcache.jobs.hunting import Hunt, identity, strategy_name
 from budcache.jobs.refining import SETTINGS, better_rows, blended, gain
 from budcache.jobs.setup import Setup
@@ -61,7 +61,7 @@ class Search:
         self.searched_on = self.config.searched_on(len(self.samples))
         strategy = strategy_name(self.config.strategy)
         self.config = replace(self.config.suited(len(self.samples)), guided=self.setup.guided(self.samples))
-        told = strategy + FOR_WORST * (self.config.care == "worst")
+        told = with_care(strategy, self.config.care)
         self.origin = self.setup.origin(self.samples, seed=self.config.seed, strategy=told)
         if self.setup.switch is not None and not self.setup.across:
             self._check_experts(strategy)

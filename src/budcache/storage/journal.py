@@ -48,7 +48,7 @@ class Journal:
         work: what determines the lines: model, prompts, steps, seeds. A journal of other work is refused.
         kind: what sort of journal it is: the name of the first line's own field.
         of: what the work is called, for people to read.
-        folder: what to name, and to remove, where a journal is one of several files that are of no use alone.
+        folder: where a journal is one of several files of the same work, what to remove to start that work afresh.
 
     Attributes:
         entries: the lines of the runs before this one.
@@ -122,7 +122,8 @@ class Journal:
     def spoilt(self, entry: object) -> JournalError:
         """The error for a line that is whole but makes no sense."""
         return JournalError(
-            f"the {self.kind} {self.path} has a line that cannot be used: {quote(entry)}. Remove the line or the file."
+            f"the {self.kind} {self.path} has a line that cannot be used: {quote(entry)}. Remove the line, or "
+            f"{self._begin_afresh}."
         )
 
     def _locked(self) -> FileLock:
@@ -197,7 +198,8 @@ class Journal:
             raise self._foreign() from None
         if version != VERSION:
             raise JournalError(
-                f"{self.path} is a {self.kind} of version {quote(version)}, this is {VERSION}. Remove the file."
+                f"{self.path} is a {self.kind} of version {quote(version)}, this is {VERSION}. Choose another "
+                f"place, or {self._begin_afresh}."
             )
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
@@ -209,12 +211,17 @@ class Journal:
         shown = name if name.isprintable() and len(name) <= 40 else quote(name)
         had, has = (quote(work[name]) if name in work else "none" for work in (theirs, ours))
         return JournalError(
-            f"the {what} belongs to {other} with {shown} = {had}, this one has {has}. Choose another place, or remove "
-            f"the {'file' if self.folder is None else 'folder'} to start afresh."
+            f"the {what} belongs to {other} with {shown} = {had}, this one has {has}. Choose another place, or "
+            f"{self._begin_afresh}."
         )
 
     def _foreign(self) -> JournalError:
-        return JournalError(f"{self.path} is not a {self.kind}. Choose another place, or remove the file.")
+        return JournalError(f"{self.path} is not a {self.kind}. Choose another place, or {self._begin_afresh}.")
+
+    @property
+    def _begin_afresh(self) -> str:
+        place = "the file" if self.folder is None else f"the folder {self.folder}, with all that is in it,"
+        return f"remove {place} to start afresh"
 
     def _unwritable(self, error: OSError) -> JournalError:
         return JournalError(
