@@ -69,7 +69,7 @@ def ratios(found: Comparison, budget: int, seeds: int) -> dict[str, np.ndarray]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=5, help="of every prompt")
+    parser.add_argument("--seeds", type=int, default=3, help="of every prompt")
 
 
 def chosen(lab: Lab) -> Path | None:
