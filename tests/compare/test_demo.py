@@ -52,7 +52,7 @@ def test_the_demo_has_settings_of_every_method_that_it_shows():
     texts = models.prompts(show.model, "calibration")[: show.calibration]
     origin = Setup(pipe, show.steps).origin([{"prompt": text} for text in texts], seed=0)
     assert settings.origin["prompts_hash"] == origin.prompts_hash
-    settings.check(show.steps, origin.model)
+    settings.check(show.steps, origin.model, "typical")
     assert {"teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p"} <= set(show.tuned)
     for method in show.tuned:
         for budget in show.compared:

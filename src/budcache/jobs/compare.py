@@ -115,9 +115,6 @@ def compare(
     Returns:
         The comparison, as in the folder's `comparison.json`.
     """
-    from budcache.comparison.clocking import TIMING, clock
-    from budcache.comparison.drawing import Drawing, draw
-
     shared, given = dict(call or {}), dict(policies or {})
     config = CompareConfig(
         steps=whole("steps", steps),
@@ -148,11 +145,29 @@ def compare(
     conditions = _conditions(pipe, config)
     if config.settings is not None:
         config.settings.check(config.steps, conditions.origin.model, care)
-    with Folder(config.folder, _identity(conditions, config)) as kept, watching(watch, progress) as everybody:
-        meter = Meter("compare", everybody)
+    with watching(watch, progress) as everybody:
+        _in_stages(pipe, config, conditions, judges, workers, everybody, grow)
+    return show(config.folder)
+
+
+def _in_stages(
+    pipe: Any,
+    config: CompareConfig,
+    conditions: Conditions,
+    judges: Sequence[Metric],
+    workers: Workers | Team | None,
+    watch: Watch,
+    grow: bool,
+) -> None:
+    """Draw, time and measure, into the folder."""
+    from budcache.comparison.clocking import TIMING, clock
+    from budcache.comparison.drawing import Drawing, draw
+
+    with Folder(config.folder, _identity(conditions, config)) as kept:
+        meter = Meter("compare", watch)
 
         def shown(event: Event) -> None:
-            everybody(event)
+            watch(event)
             if isinstance(event, EntryDone) and not event.kept and event.method != FULL:
                 measure_all(kept, judges, meter)
                 show(config.folder)
@@ -160,20 +175,21 @@ def compare(
         if grow:
             meter.watch = shown
         kept.begin(conditions, config.methods, config.metrics)
-        drawing = Drawing(pipe, config.samples, seed + EVALUATION_SEED, steps, kept, meter, config.timed)
+        first = config.seed + EVALUATION_SEED
+        drawing = Drawing(pipe, config.samples, first, config.steps, kept, meter, config.timed)
         preparation = Preparation(
             pipe,
-            steps,
+            config.steps,
             config.budgets,
             config.calibration,
             kept.path,
-            given,
-            seed,
-            batch,
+            config.policies,
+            config.seed,
+            config.batch,
             meter,
             config.settings,
             workers,
-            care=care,
+            care=config.care,
         )
         with closing(preparation):
             draw(drawing, preparation, config.methods, config.budgets)
@@ -181,7 +197,6 @@ def compare(
             clock(drawing, preparation)
         meter.phase(MEASURING)
         measure_all(kept, judges, meter)
-    return show(config.folder)
 
 
 def _judges(pipe: Any, names: Sequence[str]) -> list[Metric]:
