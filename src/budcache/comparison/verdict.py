@@ -125,7 +125,7 @@ def _not_ahead(comparison: Comparison, budgets: Sequence[int]) -> list[str]:
 def headline(comparison: Comparison) -> str:
     """The outcome in one sentence, also where it is not in our favour, or undecided.
 
-    Where the worst samples are cared for, another one tells of the bad tail.
+    With care for the worst samples, a second one compares the 5th percentiles.
     """
     return " ".join(filter(None, (_by_the_mean(comparison), _by_the_tail(comparison))))
 
