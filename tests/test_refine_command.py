@@ -68,7 +68,7 @@ def test_fit_writes_a_ladder_with_weights_and_says_what_they_are_worth(folder, p
         gain, psnr = f"{rung.refined[0].gain:+.1f}", f"{rung.quality.psnr:.1f}"
         assert rung.reuse_text in line and gain in line.split() and psnr in line.split()
         assert done.split() == [str(rung.budget), "fit", "4", str(rung.refined[0].calls), gain, "dB"]
-    assert "PSNR in decibels to the run of 8 steps: mean on 1 sample kept out of the search" in one_line(output)
+    assert "PSNR in decibels to the run of 8 steps: mean on 1 sample not searched on" in one_line(output)
     assert lines[-1].startswith("plain.fit.json  ")
     # `show` knows the same from the file alone, and draws masks and weights.
     shown, _ = worked(run_here("show", "plain.fit.json", "--plot", "deep/shown.png"))

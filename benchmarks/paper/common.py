@@ -310,10 +310,16 @@ class Lab:
             call=given,
             settings=chosen,
             care=care,
-            timed=[] if self.quick and self.args.timed is None else self.args.timed,
+            timed=self.timed({*methods, *policies}),
             watch=watch,
             progress=False,
         )
+
+    def timed(self, methods: set[str]) -> list[str] | None:
+        """Those of some methods that are to be timed; None is all."""
+        if self.args.timed is None:
+            return [] if self.quick else None
+        return [name for name in self.args.timed if name in methods]
 
     def judge(self, steps: int | None = None, prompts: Sequence[str] = ()) -> Judge:
         """PSNR and SSIM to the full run of so many steps."""

@@ -21,7 +21,7 @@ from budcache.baselines.pictures import ratio
 from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
 from budcache.baselines.trials import Trial, Trials
-from budcache.baselines.tuning import EACH, FEW, LAST, MORE, MOST, Tuner, halved
+from budcache.baselines.tuning import EACH, FEW, LAST, MORE, MOST, Tuner, halved, halving_runs
 from budcache.metrics import psnr
 from budcache.pipeline.trunk import blocks_of
 
@@ -88,6 +88,18 @@ def test_who_is_chosen_was_compared_on_all_samples(ratios, samples):
     assert len(whole) >= min(LAST, len(ratios))
     assert min(seen.values()) >= min(FEW, samples)
     assert quality(best, samples) == max(quality(candidate, samples) for candidate in whole)
+
+
+@given(st.integers(2, 40), st.integers(1, 40), st.integers(1, 8))
+def test_the_runs_that_choosing_takes_are_known_beforehand(candidates, samples, few):
+    seen = dict.fromkeys(range(candidates), 0)
+
+    def quality(candidate, count):
+        seen[candidate] = max(seen[candidate], count)
+        return candidate
+
+    halved(range(candidates), quality, samples, few)
+    assert sum(seen.values()) == halving_runs(candidates, samples, few)
 
 
 @pytest.mark.parametrize(("care", "first"), [("typical", FEW), ("worst", MORE)])

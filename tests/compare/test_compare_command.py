@@ -14,6 +14,7 @@ from comparing import BUDGETS, METHODS, started
 from filelock import FileLock
 
 from budcache import Ladder, Mask, Policy
+from budcache.cli import demo
 from budcache.cli.compare import told_apart
 from budcache.comparison import Comparison
 
@@ -298,6 +299,17 @@ def test_care_is_handed_on(command, run_here, tmp_path):
     code, output, errors = run_here(*command, *given)
     assert code == 0, errors
     assert json.loads(output)["care"] == "worst" == Comparison.load(tmp_path / "out" / "comparison.json").care
+
+
+def test_settings_that_were_chosen_before_are_taken(run_here, tmp_path):
+    asked = ["compare", "tiny-flux", "--budgets", "6,8", "--methods", "magcache", "--dry-run", "--json"]
+    fresh, known = (
+        json.loads(run_here(*asked, *more)[1])["sample_calls"] for more in ((), ("--settings", demo.PICTURES.settings))
+    )
+    assert known < fresh
+    code, output, errors = run_here(*asked, "--settings", tmp_path / "none.json")
+    assert (code, output) == (2, "")
+    assert "Give the settings.json of a comparison" in " ".join(errors.split())
 
 
 def test_what_is_only_shown_cannot_be_chosen(compared, run_here):

@@ -17,6 +17,7 @@ from budcache.baselines import caching, trials
 from budcache.baselines.l2p import L2P
 from budcache.comparison import Comparison, clocking, headline, measure, show
 from budcache.comparison.kept import picture
+from budcache.comparison.planning import expected
 from budcache.comparison.preparing import Preparation
 from budcache.comparison.settings import Settings
 from budcache.comparison.table import notes
@@ -346,9 +347,9 @@ def rung(flux, tmp_path_factory):
         ({"model": "another"}, "model is 'another' in one and"),
         ({"weights": "0" * 16}, "weights is '0000000000000000' in one and"),
         ({"height": 48}, "height is 48 in one and"),
-        ({"prompts_hash": "f" * 16}, "prompts_hash is 'ffffffffffffffff' in one and"),
+        ({"prompts_hash": "f" * 16}, "it was made on other prompts"),
         ({"seed": 5}, "seed is 5 in one and 0 in the other"),
-        (None, "prompts_hash is None in one and"),
+        (None, "it was made on other prompts"),
     ],
     ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",
 )
@@ -360,10 +361,14 @@ def test_a_ladder_of_another_search_is_not_taken(change, says, rung, run, tmp_pa
     origin = rung.origin.model_copy(update=facts) if change is not None else None
     foreign, file = Policy(mask=other, origin=origin), tmp_path / "budcache-plain.ladder.json"
     Ladder.of([foreign]).save(file)
+    (tmp_path / "budcache-plain.ladder.other.json").write_text("mine")
+    (tmp_path / "budcache-plain.ledger.jsonl").write_text("its ledger")
     with pytest.warns(BudcacheWarning, match=f"is no ladder of this comparison's search: {says}.*the search is made"):
         found, _ = run("budcache-plain", budgets=[3], calibration=TEXTS)
     assert found.entry("budcache-plain", 3).usual_mask == rung.mask == Ladder.load(file)[3].mask
-    assert Ladder.load(tmp_path / "budcache-plain.ladder.other.json")[3] == foreign, "nobody's search is lost"
+    assert Ladder.load(tmp_path / "budcache-plain.ladder.other2.json")[3] == foreign, "nobody's search is lost"
+    assert (tmp_path / "budcache-plain.ladder.other.json").read_text() == "mine"
+    assert (tmp_path / "budcache-plain.ledger.other.jsonl").read_text() == "its ledger"
 
 
 def test_a_ladder_of_the_same_search_is_taken(rung, run, tmp_path, recwarn):
@@ -887,7 +892,7 @@ def test_settings_of_another_comparison_are_put_aside(run, tmp_path):
     run("taylorseer", budgets=[3], calibration=["a", "b"])
     for name in ("drawn.jsonl", "measured.jsonl"):
         (tmp_path / name).unlink()
-    with pytest.warns(BudcacheWarning, match=r"prompts_hash is .* settings\.other\.json, and"):
+    with pytest.warns(BudcacheWarning, match=r"made on other prompts.* settings\.other\.json, and"):
         run("taylorseer", budgets=[3], calibration=["c", "d"])
     assert run("taylorseer", budgets=[3], calibration=["c", "d"])[1] == 0, "nothing is chosen or drawn again"
 
@@ -906,7 +911,7 @@ def test_care_for_the_worst_is_said_of_those_that_know_it(run, tmp_path):
     assert found.care == show(tmp_path).care == "worst"
     (note,) = (each for each in notes(found) if "the worst" in each)
     assert note.endswith("were searched or chosen: L2P, budcache, plain reuse")
-    assert "The 5th percentile of budcache, plain reuse is" in headline(found)
+    assert headline(found).endswith("2 prompts are too few to compare a 5th percentile: measure on 20.")
     assert facts(found)["care"].startswith("for the worst samples")
     others, _ = run("uniform", care="worst", folder=tmp_path / "others", **given)
     assert not any("the worst" in each for each in notes(others))
@@ -976,7 +981,34 @@ def test_what_lemica_measures_is_in_the_estimate(tmp_path):
     prepared = Preparation(None, 28, [6, 8], prompts, tmp_path, {}, 0, 1, Meter("compare"))
     calls = {name: prepared.expected_calls(name) for name in ("lemica", "magcache", "uniform")}
     assert calls["uniform"] == 0
-    assert calls["lemica"] - calls["magcache"] == 4 * 2335
+    assert calls["lemica"] == 4 * 2335
+    assert calls["magcache"] == 14 * (16 * 4 + 8 * 4), "16 masks on four prompts, half of them on four more"
+
+
+def test_full_runs_to_choose_by_are_in_the_estimate_once():
+    asked = {"steps": 28, "budgets": [6], "prompts": ["a"], "calibration": 8, "timed": []}
+    one, both = (expected(methods=names, **asked) for names in (["magcache"], ["magcache", "taylorseer"]))
+    alone = expected(methods=["taylorseer"], **asked)
+    shared = 8 * 28 + 28 + 28 + 28  # full runs to choose by; to measure against, to warm up, to count operations
+    assert both.sample_calls == one.sample_calls + alone.sample_calls - shared
+
+
+def test_only_those_who_take_part_are_timed(run):
+    with pytest.raises(SearchError, match="'l2p' is to be timed, but does not take part"):
+        run("uniform", budgets=[2], timed=["l2p"])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "there is no file .* Give the settings.json"), ("{}", "does not hold settings .* Give the settings.json")],
+)
+def test_what_is_no_file_of_settings_is_a_sentence(run, tmp_path, content, says):
+    file = tmp_path / "given.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BudcacheError, match=says):
+        run("magcache", budgets=[3], calibration=["a", "b"], folder=tmp_path / "new", settings=file)
+    assert not (tmp_path / "new").exists()
 
 
 def test_rows_that_are_not_asked_for_are_named(run):

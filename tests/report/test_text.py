@@ -33,7 +33,7 @@ def test_a_range_of_guidance_is_shown():
 
 def test_a_gain_on_the_samples_fitted_on_is_not_called_held_out():
     line = Refined(how="align", prompts=4, calls=9, gain=-0.01)
-    for used, says in ((True, "gain on the same prompts"), (None, "gain on held-out prompts")):
+    for used, says in ((True, "gain by it, same prompts"), (None, "gain by it, other prompts")):
         text = shown(PLAIN.model_copy(update={"refined": [line], "quality": Quality(psnr=30.0, used_to_fit=used)}))
         assert says in text and "+0.0 dB" in text and "-0.0" not in text
 

@@ -117,6 +117,8 @@ class Baseline(ABC):
     # Whether so much is learned that settings must be chosen on samples which it was not learned on; see `relearned`.
     held_out: ClassVar[bool] = False
 
+    candidates: ClassVar[int] = 24  # settings that tuning runs against each other at a budget, typically: for estimates
+
     @classmethod
     def available(cls) -> bool:
         """Whether what the method needs is installed."""

@@ -38,6 +38,7 @@ class DiCache(Native):
     """
 
     name: ClassVar[str] = "dicache"
+    candidates: ClassVar[int] = 56
     knob: ClassVar[Knob] = Knob("threshold")
     threshold: float = 0.4
     probe: int = 1

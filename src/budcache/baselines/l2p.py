@@ -46,6 +46,7 @@ class L2P(Native):
     """
 
     name: ClassVar[str] = "l2p"
+    candidates: ClassVar[int] = 40
     knob: ClassVar[Knob] = Knob("interval", most=1, fewest=1000, whole=True)
     static: ClassVar[bool] = True
     held_out: ClassVar[bool] = True  # on what they were learned on, the least held back weights are the best

@@ -66,6 +66,7 @@ class LeMiCa(Native):
     """
 
     name: ClassVar[str] = "lemica"
+    candidates: ClassVar[int] = 1
     knob: ClassVar[Knob] = Knob("budget", whole=True)
     static: ClassVar[bool] = True
     errors: tuple[tuple[float, ...], ...] = ()

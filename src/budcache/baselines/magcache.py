@@ -36,6 +36,7 @@ class MagCache(Native):
     """
 
     name: ClassVar[str] = "magcache"
+    candidates: ClassVar[int] = 16
     knob: ClassVar[Knob] = Knob("threshold", most=-1.0)
     static: ClassVar[bool] = True
     ratios: tuple[float, ...]

@@ -34,6 +34,7 @@ class TaylorSeer(Native):
     """
 
     name: ClassVar[str] = "taylorseer"
+    candidates: ClassVar[int] = 32
     knob: ClassVar[Knob] = Knob("interval", most=1, fewest=1000, whole=True)
     static: ClassVar[bool] = True
     # What a block's gates multiply, before they do. A FLUX single block has one fused output.

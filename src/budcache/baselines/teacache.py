@@ -62,6 +62,7 @@ class TeaCache(Native):
     """
 
     name: ClassVar[str] = "teacache"
+    candidates: ClassVar[int] = 10
     knob: ClassVar[Knob] = Knob("threshold")
     coefficients: tuple[float, ...]
     threshold: float = 0.6

@@ -27,7 +27,7 @@ from budcache.errors import SearchError
 from budcache.mask import Computed
 from budcache.options import check_care
 
-__all__ = ["Choice", "Tuner", "tune"]
+__all__ = ["Choice", "Tuner", "first_samples", "halving_runs", "tune"]
 
 Method = TypeVar("Method", bound=Baseline)
 Candidate = TypeVar("Candidate")
@@ -204,7 +204,12 @@ class Tuner(Generic[Method]):
         return self._thresholds.both_sides(self._halved(variants, quality), budget)
 
     def _halved(self, candidates: Sequence[Method], quality: Callable[[Method, int], float]) -> Method:
-        return halved(candidates, quality, len(self.samples), FEW if self.trials.care == "typical" else MORE)
+        return halved(candidates, quality, len(self.samples), first_samples(self.trials.care))
+
+
+def first_samples(care: Care) -> int:
+    """How many samples all settings are run on."""
+    return FEW if care == "typical" else MORE
 
 
 def halved(
@@ -222,6 +227,18 @@ def halved(
         ranked.sort(key=lambda each: -quality(each, count))
         ranked, count = ranked[: max(LAST, len(ranked) // 2)], min(2 * count, samples)
     return max(ranked, key=lambda each: quality(each, samples)) if len(ranked) > 1 else ranked[0]
+
+
+def halving_runs(candidates: int, samples: int, few: int = FEW) -> int:
+    """How many runs of one sample `halved` makes of so many candidates."""
+    if candidates < 2:
+        return 0
+    ranked, count = candidates, min(few, samples)
+    runs = ranked * count
+    while ranked > LAST and count < samples:
+        ranked, before, count = max(LAST, ranked // 2), count, min(2 * count, samples)
+        runs += ranked * (count - before)
+    return runs + ranked * (samples - count)
 
 
 def _values(method: Baseline, steps: int, variants: int) -> list[float]:

@@ -106,6 +106,10 @@ def compare(
         Care,
         typer.Option(help="What our search and the choice of others' settings go by: typical errors, or the worst."),
     ] = "typical",
+    chosen: Annotated[
+        Path | None,
+        typer.Option("--settings", help="Other methods' settings, chosen before: a comparison's settings.json."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the search; samples are drawn from others.")] = 0,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once while searching.")] = None,
     height: Height = None,
@@ -130,8 +134,10 @@ def compare(
     """Compare methods at the same number of model calls: a table, pictures and a page; killed, it goes on."""
     from budcache import models
     from budcache.comparison import show
-    from budcache.comparison.config import check_names
+    from budcache.comparison.config import check_names, check_timed
+    from budcache.comparison.methods import usual as usual_methods
     from budcache.comparison.planning import expected
+    from budcache.comparison.settings import Settings
     from budcache.jobs.compare import compare as run
 
     if show_only:
@@ -139,6 +145,7 @@ def compare(
         asked_for |= {"--policy": policy, "--timed": timed, "--prompts": prompts, "--count": count}
         asked_for |= {"--calibration": calibration, "--calibration-count": calibration_count, "--dry-run": dry_run}
         asked_for |= {"--batch": batch, "--workers": workers, "--grow": grow, "--care": care != "typical"}
+        asked_for |= {"--settings": chosen}
         if given := [name for name, value in asked_for.items() if value]:
             raise SearchError(
                 f"--show-only shows what was last asked for in {folder}, so {given[0]} has no effect. Leave it out, or "
@@ -157,6 +164,8 @@ def compare(
     asked = None if metrics is None else _names(metrics, "--metrics")
     paired = None if timed is None else [name for name in _names(timed, "--timed") if name != "none"]
     check_names([*(names or ()), *(paired or ())], asked or (), ladders)
+    check_timed(paired or (), [*(usual_methods() if names is None else names), *ladders])
+    known = None if chosen is None else Settings.load(chosen)
     if prompts is not None and calibration is None and not embedded and _needs_prompts(names):
         learned_on, measured_on = _split(prompts, count, calibration_count)
     else:
@@ -179,6 +188,7 @@ def compare(
                 seed=seed,
                 folder=folder,
                 care=care,
+                settings=known,
             ),
             as_json,
         )
@@ -212,6 +222,7 @@ def compare(
             grow=grow,
             workers=hands,
             timed=paired,
+            settings=chosen,
             care=care,
             watch=watch,
             progress=False,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["SETTINGS", "Choosing", "expected_calls"]
 
 SETTINGS = "settings.json"  # in the folder of the comparison
-RUNS = 250  # of one sample at one budget that choosing a method's settings takes, typically
 
 
 class Choosing:
@@ -130,11 +129,11 @@ class Choosing:
         return found
 
 
-def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, given: Settings | None = None) -> int:
-    """About how many sample-calls choosing will take for all budgets."""
-    missing = [budget for budget in budgets if given is None or given.find(method, budget) is None]
-    if not missing:
-        return 0
+def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, care: Care) -> int:
+    """About how many sample-calls choosing will take for some budgets, beside the full runs that serve all methods."""
     from budcache.baselines import BASELINES
+    from budcache.baselines.tuning import first_samples, halving_runs
 
-    return BASELINES[method].calibration_calls(steps, samples) + min(RUNS, 12 * samples) * sum(missing)
+    kind = BASELINES[method]
+    runs = halving_runs(kind.candidates, kind.learned_on(samples), first_samples(care))
+    return kind.calibration_calls(steps, samples) + runs * sum(budgets)

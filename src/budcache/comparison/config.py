@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from budcache.policy import Ladder
 from budcache.samples.samples import settings_of
 from budcache.wording import nearest
 
-__all__ = ["CompareConfig", "check_names", "prompt_of"]
+__all__ = ["CompareConfig", "check_names", "check_timed", "prompt_of"]
 
 OURS_TO_SAY: Mapping[str, str | None] = {
     "num_inference_steps": "steps",
@@ -71,6 +71,7 @@ class CompareConfig:
             if value < 1:
                 raise SearchError(f"{name} must be at least 1, got {value}.")
         check_names((*self.methods, *(self.timed or ())), self.metrics, self.policies)
+        check_timed(self.timed or (), self.methods)
         for name in self.policies:
             _check_name(name)
         if not self.samples:
@@ -117,6 +118,12 @@ def check_names(methods: Iterable[str], metrics: Iterable[str], policies: Iterab
         for name in names:
             if name not in known:
                 raise SearchError(f"there is no {kind} {name!r}. {nearest(name, known)}")
+
+
+def check_timed(timed: Iterable[str], methods: Collection[str]) -> None:
+    """Refuse to time who does not take part."""
+    if stray := next((name for name in timed if name not in methods), None):
+        raise SearchError(f"{stray!r} is to be timed, but does not take part. Add it to the methods, or leave it out.")
 
 
 def _check_name(policy: str) -> None:

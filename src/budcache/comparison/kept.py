@@ -32,6 +32,7 @@ __all__ = [
     "Drawn",
     "Kept",
     "Key",
+    "aside_of",
     "check_format",
     "compares",
     "drawn_in",
@@ -206,12 +207,19 @@ def of_the_folder() -> Iterator[None]:
     try:
         yield
     except PolicyError as error:
-        raise FileError(str(error)) from None
+        fact = str(error).split(". ")[0]
+        raise FileError(f"{fact}. Remove it, and what it held is made again; or choose another place.") from None
+
+
+def aside_of(file: Path) -> Path:
+    """A name beside a file that nothing has yet."""
+    names = (file.with_name(f"{file.stem}.other{number}{file.suffix}") for number in ("", *range(2, 1000)))
+    return next(name for name in names if not name.exists())
 
 
 def put_aside(file: Path, fact: str, then: str) -> None:
     """Rename a file that is not of this comparison and may have cost much, and say so."""
-    aside = file.with_suffix(".other.json")
+    aside = aside_of(file)
     file.replace(aside)
     warnings.warn(f"{file} {fact}. It is now {aside.name}, and {then}.", BudcacheWarning, stacklevel=2)
 

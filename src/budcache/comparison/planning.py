@@ -13,6 +13,7 @@ from budcache.comparison.entry import FULL, Entry
 from budcache.comparison.kept import Key, drawn_in
 from budcache.comparison.methods import title, usual
 from budcache.comparison.preparing import Preparation
+from budcache.comparison.settings import Settings
 from budcache.events import Phase, Planned
 from budcache.policy import Ladder
 from budcache.wording import several
@@ -36,6 +37,7 @@ def expected(
     seed: int = 0,
     folder: str | os.PathLike[str] | None = None,
     care: Care = "typical",
+    settings: Settings | None = None,
 ) -> Planned:
     """What a comparison will cost; no pipeline is needed to say it, but its class, if known.
 
@@ -43,7 +45,9 @@ def expected(
     """
     given, nothing = dict(policies or {}), cast(Any, None)
     wanted = wanted_rows(steps, list(dict.fromkeys([*(usual() if methods is None else methods), *given])), budgets)
-    preparation = Preparation(nothing, steps, budgets, [{}] * calibration, nothing, given, seed, 1, nothing, kind=kind)
+    preparation = Preparation(
+        nothing, steps, budgets, [{}] * calibration, nothing, given, seed, 1, nothing, settings, kind=kind, care=care
+    )
     there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED, calibration, care)
     known = {
         (method, budget): found.entry
@@ -80,8 +84,12 @@ def expected_phases(
     phases, rows = [], list[Key]()
     missing = {method: [each for each in those if (method, each) not in known] for method, those in wanted.items()}
     partial = [method for method in wanted if method != FULL and missing[method] and not preparation.is_whole(method)]
+    recorded = 0  # full runs of the calibration samples, made once, for the first method that needs them
     for method, budgets in wanted.items():
         calls = preparation.expected_calls(method) if missing[method] and method != FULL else 0
+        if missing[method] and preparation.to_choose(method) and not recorded:
+            recorded = preparation.steps * len(preparation.calibration)
+            calls += recorded
         runs = samples + (method in partial)  # one more, in which operations are counted
         phases.append(Phase(phase_name(method), calls + runs * sum(missing[method])))
         rows += [(method, budget) for budget in budgets if wants_timing(timed, method, known.get((method, budget)))]

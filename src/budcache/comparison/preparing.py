@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from budcache.aggregate import Care
 from budcache.comparison import choosing, searching
 from budcache.comparison.choosing import Choosing
-from budcache.comparison.kept import of_the_folder, put_aside
+from budcache.comparison.entry import FULL
+from budcache.comparison.kept import aside_of, of_the_folder, put_aside
 from budcache.comparison.methods import AUTHORS, OURS, SOLVERS, UNTAUGHT
 from budcache.comparison.ready import Ready, cached, following, plain, solved
 from budcache.comparison.settings import Settings, described
@@ -95,7 +96,15 @@ class Preparation:
             groups = [self.budgets] if method in OURS else [[budget] for budget in self.budgets]
             steps, count, kind = self.steps, len(self.calibration), self._kind
             return sum(searching.expected_calls(method, steps, those, count, kind) for those in groups)
-        return choosing.expected_calls(method, self.steps, self.budgets, len(self.calibration), self.settings)
+        missing = self.to_choose(method)
+        return choosing.expected_calls(method, self.steps, missing, len(self.calibration), self.care) if missing else 0
+
+    def to_choose(self, method: str) -> list[int]:
+        """The budgets at which another method's settings have to be chosen."""
+        if method == FULL or method in (*self.policies, *UNTAUGHT, *OURS, *AUTHORS):
+            return []
+        given = self.settings
+        return [budget for budget in self.budgets if given is None or given.find(method, budget) is None]
 
     def ready(self, method: str, budget: int) -> list[Ready]:
         """Bring a method to a budget, once; who cannot meet it has settings on both sides, the nearest first."""
@@ -123,16 +132,20 @@ class Preparation:
     def _ladder(self, method: str) -> Ladder:
         """Ours: from the folder as far as an earlier run got, and searched for the budgets that are missing there."""
         file = self.folder / f"{method}.ladder.json"
-        kept = self._kept(file)
+        ledger = self.folder / (LEDGER if method == "budcache" else f"{method}.ledger.jsonl")
+        kept = self._kept(file, ledger)
         missing = sorted(set(self.budgets) - {rung.budget for rung in kept})
         if missing:
             # Rungs that are there stay: pictures have been drawn by them.
-            kept += self._search(method, missing, LEDGER if method == "budcache" else f"{method}.ledger.jsonl")
+            kept += self._search(method, missing, ledger.name)
             Ladder.of(kept).save(file)
         return Ladder.of(kept)
 
-    def _kept(self, file: Path) -> list[Policy]:
-        """The rungs that an earlier run found; a ladder of another search is put aside, for it may have cost much."""
+    def _kept(self, file: Path, ledger: Path) -> list[Policy]:
+        """The rungs that an earlier run found; a ladder of another search is put aside, for it may have cost much.
+
+        The ledger that it came from is, too: a search would not go on with it.
+        """
         if not file.exists():
             return []
         with of_the_folder():
@@ -142,6 +155,8 @@ class Preparation:
             return list(ladder)
         again = "the search is made again; to compare that ladder, give it as a policy"
         put_aside(file, f"is no ladder of this comparison's search: {differs}", again)
+        if ledger.exists():
+            ledger.replace(aside_of(ledger))
         return []
 
     def _difference(self, ladder: Ladder) -> str | None:
@@ -153,6 +168,8 @@ class Preparation:
         for rung in ladder:
             for name in ("prompts_hash", "seed"):
                 theirs, here = getattr(rung.origin, name, None), getattr(ours, name)
+                if theirs != here and name == "prompts_hash":
+                    return "it was made on other prompts"
                 if theirs != here:
                     return f"{name} is {quote(theirs)} in one and {quote(here)} in the other"
             how = rung.origin.strategy if rung.origin else None

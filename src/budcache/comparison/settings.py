@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from budcache.aggregate import Care
-from budcache.errors import PolicyError, SearchError
+from budcache.errors import FileError, PolicyError, SearchError
 from budcache.storage.files import read_json, write_json
 from budcache.wording import quote
 
@@ -75,6 +75,8 @@ class Settings:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Settings:
         """Read a file of choices."""
+        if not Path(path).is_file():
+            raise FileError(f"there is no file {path}. Give the settings.json of a comparison, or leave it out.")
         data: Any = read_json(path)
         try:
             if data["kind"] != "settings" or data["version"] not in range(1, VERSION + 1):
@@ -88,12 +90,13 @@ class Settings:
                     found.find(method, budget)  # what does not fit this version of the method is said now
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
             raise PolicyError(
-                f"{path} does not hold settings that this budcache can use. Remove it, and they are chosen again."
+                f"{path} does not hold settings that this budcache can use. Give the settings.json of a comparison, "
+                "or leave it out."
             ) from None
         if data["version"] < VERSION:
             raise PolicyError(
-                f"{path} holds settings that an earlier budcache chose by other rules. Leave it out, or remove it, "
-                "and they are chosen again."
+                f"{path} holds settings that an earlier budcache chose by other rules. Leave it out, and they "
+                "are chosen again."
             )
         return found
 
@@ -101,6 +104,8 @@ class Settings:
         """In what their origins differ, as a clause; None if in nothing that matters."""
         for name in sorted({*self.origin, *other.origin} - {"versions"}):
             theirs, here = self.origin.get(name), other.origin.get(name)
+            if theirs != here and name == "prompts_hash":
+                return "it was made on other prompts"
             if theirs != here:
                 return f"{name} is {quote(theirs)} in one and {quote(here)} in the other"
         return None

@@ -151,7 +151,11 @@ class _Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         measures, narrow, shown, plain = self.comparison.measures, False, 0, not console.is_terminal
-        whole = ((True, False, False), (True, True, False), (False, True, False), (False, True, True))
+        whole = [(True, False, False), (True, True, False), (False, True, False), (False, True, True)]
+        if self.comparison.care == "worst":  # then the tail is what it is about
+            whole[2:3] = [(True, True, True)]
+        if all(self.comparison.latency(entry) is None for entry in self.comparison.entries):
+            whole = [(tail, narrow, True) for tail, narrow, _ in whole]
         forms = [(*form, len(measures)) for form in whole]
         forms += [(False, True, True, count) for count in range(len(measures) - 1, 0, -1)]
         for tail, narrow, slim, shown in forms:

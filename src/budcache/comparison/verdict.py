@@ -18,6 +18,7 @@ __all__ = ["Lead", "best_other", "headline", "lead", "main_budget", "percentile_
 ERRORS = 2.0  # standard errors that a lead must exceed to count
 # With fewer than 20 samples their errors are guesses themselves: Student's t at 95 %, for 2 samples, 3 and so on.
 FEW = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+TAILED = 20  # samples; of fewer the 5th percentile is little more than the worst one
 RESAMPLES = 2000  # of the samples, for the error of a percentile
 
 
@@ -139,6 +140,8 @@ def _by_the_tail(comparison: Comparison) -> str:
     leads = {each.title: apart for each in rivals if (apart := tail_lead(ours, each, measure)) is not None}
     if not leads:
         return ""
+    if len(comparison.prompts) < TAILED:
+        return f"{len(comparison.prompts)} prompts are too few to compare a {measure.tail_title}: measure on {TAILED}."
     rival, apart = min(leads.items(), key=lambda each: each[1].mean)
     gap = f"{measure.spoken(abs(apart.mean), apart.error)} {'better' if apart.mean >= 0 else 'worse'}"
     doubt = "" if apart.decided else "; that may be chance, so it is undecided"
@@ -153,7 +156,7 @@ def _by_the_mean(comparison: Comparison) -> str:
     if ours is None or measure is None or found is None:
         budgets = ", ".join(map(str, comparison.budgets))
         return f"{several(len(comparison.methods), 'method')} at {budgets} of {comparison.steps} calls."
-    faster = f", {'at most ' * ours.speed.capped}{ours.speedup:.1f} times faster," if ours.speed.known else ""
+    faster = f", {'at most ' * ours.speed.capped}{ours.speedup:.1f} times faster," if ours.speed.known else ","
     value = f"{measure.title} {measure.spoken(found.mean, found.error)}"
     reached = f"stays at {value} to the full run" if measure.reference else f"reaches {value}"
     start = f"With {budget} instead of {comparison.steps} model calls{faster} {ours.title} {reached}"

@@ -116,7 +116,7 @@ def _legend(rungs: tuple[Policy, ...], losses: bool) -> list[RenderableType]:
         plain = all(quality.psnr_error is None or quality.used_to_fit for quality in measured)
         what = "mean" if plain else "mean and standard error"
         others = "; loss on the others" if losses else ""
-        where = "that the search was made on" if fitted else f"kept out of the search{others}"
+        where = "that the search was made on" if fitted else f"not searched on{others}"
         lines.append(f"PSNR in decibels to the run of {steps} steps: {what} on {on} {where}")
         if any(quality.psnr_plain is not None for quality in measured):
             lines.append("gain over repeating outputs at the same steps")
@@ -168,7 +168,7 @@ def _refinements(rungs: tuple[Policy, ...]) -> list[RenderableType]:
     table.add_column("calls", justify="right")
     table.add_column("refined by", no_wrap=True)
     fitted = any(rung.quality is not None and rung.quality.used_to_fit for rung in rungs)
-    for name in ("prompts", "sample-calls", "gain on the same prompts" if fitted else "gain on held-out prompts"):
+    for name in ("prompts", "sample-calls", "gain by it, same prompts" if fitted else "gain by it, other prompts"):
         table.add_column(name, justify="right")
     before = None
     for budget, line in lines:

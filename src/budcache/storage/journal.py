@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from io import FileIO
@@ -21,6 +22,7 @@ from budcache.wording import quote
 __all__ = ["Journal", "whole_lines"]
 
 VERSION = 1
+_DIGEST = re.compile(r"[0-9a-f]{12,64}")
 
 
 def whole_lines(path: str | os.PathLike[str]) -> list[str]:
@@ -210,10 +212,10 @@ class Journal:
         other = f"{'an' if self.of[0] in 'aeiou' else 'a'} {self.of}"
         shown = name if name.isprintable() and len(name) <= 40 else quote(name)
         had, has = (quote(work[name]) if name in work else "none" for work in (theirs, ours))
-        return JournalError(
-            f"the {what} belongs to {other} with {shown} = {had}, this one has {has}. Choose another place, or "
-            f"{self._begin_afresh}."
-        )
+        apart = f"with {shown} = {had}, this one has {has}"
+        if all(_DIGEST.fullmatch(str(work.get(name))) for work in (theirs, ours)):  # which would say nothing to anybody
+            apart = f"with other {shown.removesuffix('_hash').replace('_', ' ')} than this one"
+        return JournalError(f"the {what} belongs to {other} {apart}. Choose another place, or {self._begin_afresh}.")
 
     def _foreign(self) -> JournalError:
         return JournalError(f"{self.path} is not a {self.kind}. Choose another place, or {self._begin_afresh}.")
