@@ -48,8 +48,8 @@ How to read it:
   and refutes nothing that the paper says of large models.
 - **Other methods** have all their settings chosen on the prompts that ours learns on, by their mean, and are measured
   at equal calls. In the tables of pictures they are chosen by the PSNR of the pictures, as our masks are, in those of
-  videos by the latents. TeaCache may leave the last step out, but in the tables of videos, which were not drawn again
-  since (in Table 1 that gained it 0.4 to 1.8 dB at 5 to 10 calls). Of those prompts LeMiCa takes four, for it needs
+  videos by the latents. TeaCache may leave the last step out (in Table 1 that gained it 0.4 to 1.8 dB at 5 to 10
+  calls), except in the tables of videos, which are older. Of those prompts LeMiCa takes four, for it needs
   many runs of each; Table 1 also has it on twelve, which cost as much as our search. L2P and ERTACache are written
   after their papers: none of their authors' code could be downloaded to check them against. "Heuristics" are the
   paper's: TeaCache, MagCache, LeMiCa, DiCache, ERTACache and TaylorSeer. Other solvers are judged by how near they
@@ -64,10 +64,10 @@ How to read it:
   budcache searches (its candidates, ridges and means) was decided by figures on tiny-flux, some of them on these
   prompts; other methods had no such chance. Other seeds are in [the bad tail](#the-bad-tail-with-more-seeds), other
   things in [Table 5](#another-set-of-prompts-table-5).
-- **budcache** is our default search (of runs of 8 steps it tries every mask), fitted and then aligned, which is not
-  the default (`--refine full`) and takes most of its sample-calls: 29,000 for all budgets, where choosing the
+- **budcache** is our search (of runs of 8 steps it tries every mask), fitted and then aligned (`--refine full`). By
+  default nothing is aligned; that is the row "fitted" of Table 1. Aligning takes most of its sample-calls: 29,000 for all budgets, where choosing the
   settings of another method took 6,000 to 22,000 and LeMiCa's graphs 10,000 and 28,000. What each took stands behind
-  Table 1, which also has the default ("fitted").
+  Table 1.
 - **"paper: ..."** columns are what the paper prints, nearly all of it for FLUX.1-dev: there to compare orders and
   distances, not values.
 - **Errors** are standard errors over the prompts, which are few; a lead within two of them, prompt by prompt, is
@@ -153,7 +153,7 @@ def overview(found: dict[str, dict[str, Any]]) -> str:
     rows = [[EXPERIMENTS[name], *map(str, counts(those))] for name, those in claims.items()]
     kinds = {kind: [c for those in claims.values() for c in those if whose(c) == kind] for kind in KINDS}
     whom = [[kind, *map(str, counts(those))] for kind, those in kinds.items()]
-    columns = ["hold", "hold in some cases", "do not hold", "do not hold where decided", "undecided", "not tested"]
+    columns = ["hold", "hold in some cases", "do not hold", "do not hold in the cases that are decided", "undecided", "not tested"]
     wrong = list[str]()
     for name, those in claims.items():
         told = [line(claim, name) for claim in those if claim["verdict"] != "holds" and claim["source"] != GOAL]

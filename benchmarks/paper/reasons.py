@@ -171,7 +171,7 @@ def _untested(source: str, text: str, reason: str) -> dict[str, str]:
     return {"source": source, "text": text, "verdict": "could not be tested", "found": reason}
 
 
-WEIGHTS = "the weights of this metric are not here"
+WEIGHTS = "the weights of this metric are not here, and of emoji it would say little"
 
 # What the paper says and nothing here can tell.
 UNTESTED = {
