@@ -65,7 +65,8 @@ How to read it:
   prompts; other methods had no such chance. Other seeds are in [the bad tail](#the-bad-tail-with-more-seeds), other
   things in [Table 5](#another-set-of-prompts-table-5).
 - **budcache** is our search (of runs of 8 steps it tries every mask), fitted and then aligned (`--refine full`). By
-  default nothing is aligned; that is the row "fitted" of Table 1. Aligning takes most of its sample-calls: 29,000 for all budgets, where choosing the
+  default nothing is aligned; that is the row "fitted" of Table 1. Aligning takes most of its
+  sample-calls: 29,000 for all budgets, where choosing the
   settings of another method took 6,000 to 22,000 and LeMiCa's graphs 10,000 and 28,000. What each took stands behind
   Table 1.
 - **"paper: ..."** columns are what the paper prints, nearly all of it for FLUX.1-dev: there to compare orders and
@@ -78,7 +79,7 @@ How to read it:
   equal calls, so DiCache may take a second block into its probe, which costs it call-equivalents and speed.
 - **Speed-ups** are of the denoising loop on the machine at hand, with their 95 % interval, and printed where pairs of
   runs told them to 5 %. One that came out slightly above the limit that the calls set is printed as a bound
-  ("≤2.80x"). Seconds are those of a full run divided by the speed-up. A call of tiny-flux takes 10 to 20 ms, so what
+  ("≤2.80x"). Seconds are those of a full run divided by the speed-up. A call of tiny-flux takes 5 to 10 ms, so what
   a method does around its calls, here in Python, counts more than on a large model; "by work" is the speed-up if only
   the network's operations took time.
 """
