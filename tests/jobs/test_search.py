@@ -427,7 +427,7 @@ def test_a_ledger_names_its_phases_as_the_history_does(pipe, tmp_path):
 @pytest.mark.parametrize(
     ("change", "names"),
     [
-        ({"prompts": ["something", "else"]}, "prompts_hash"),
+        ({"prompts": ["something", "else"]}, "other prompts than this one"),
         ({"seed": 1}, "seed"),
         ({"steps": 9}, "steps"),
         ({"reuse": "residual"}, "reuse"),
@@ -491,7 +491,7 @@ def test_a_ledger_of_another_model_is_refused(one_ledger):
     with torch.no_grad():
         for parameter in other.transformer.parameters():
             parameter.mul_(1.5)
-    refused("belongs to a search with weights", BudcacheError, pipe=other, **usual)
+    refused("belongs to a search with other weights", BudcacheError, pipe=other, **usual)
     half = FLUX.build().to(torch.bfloat16)
     refused("belongs to a search with number format = 'float32'", BudcacheError, pipe=half, **usual)
     faster = FLUX.build()

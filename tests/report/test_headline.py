@@ -98,7 +98,7 @@ def test_the_headline_is_true_whoever_wins():
         return headline(found.model_copy(update={"entries": tuple(entries)}))
 
     assert re.search(
-        r"With 5 instead of 12 model calls budcache stays at PSNR \d\d\.\d ± \d\.\d dB to the full run: \d", titled(0)
+        r"With 5 instead of 12 model calls, budcache stays at PSNR \d\d\.\d ± \d\.\d dB to the full run: \d", titled(0)
     )
     assert " dB closer than the best of the others shown (uniform), on 3 prompts." in titled(0)
     assert " dB further away than the best of the others shown (uniform)" in titled(-20)
