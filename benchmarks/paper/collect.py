@@ -154,7 +154,14 @@ def overview(found: dict[str, dict[str, Any]]) -> str:
     rows = [[EXPERIMENTS[name], *map(str, counts(those))] for name, those in claims.items()]
     kinds = {kind: [c for those in claims.values() for c in those if whose(c) == kind] for kind in KINDS}
     whom = [[kind, *map(str, counts(those))] for kind, those in kinds.items()]
-    columns = ["hold", "hold in some cases", "do not hold", "do not hold in the cases that are decided", "undecided", "not tested"]
+    columns = [
+        "hold",
+        "hold in some cases",
+        "do not hold",
+        "do not hold in the cases that are decided",
+        "undecided",
+        "not tested",
+    ]
     wrong = list[str]()
     for name, those in claims.items():
         told = [line(claim, name) for claim in those if claim["verdict"] != "holds" and claim["source"] != GOAL]
