@@ -51,8 +51,8 @@ REASONS = {
         "The same for the 5th percentile": (
             "the 5th percentile of 64 prompts is made by the four or five worst of them, so its standard error is 1 to "
             f"2.4 dB; and {EARLY}. With three seeds a prompt DiCache, which takes 9 call-equivalents there, is ahead "
-            "of it at 5 calls. Searched with care for the worst, budcache is above those who come nearest, whether they "
-            f"are chosen with that care or not, at all budgets, at 9 calls by a little less than two errors ({TAILS})"
+            "of it at 5 calls. Searched with care for the worst, budcache is above those who come nearest, chosen with "
+            f"that care or without, at all budgets, at 9 calls by a little less than two errors ({TAILS})"
         ),
         "The same for its 5th percentile": (
             "64 prompts are too few to tell at 5, 6 and 9 calls; with three seeds of each it is decided at all but 9, "
