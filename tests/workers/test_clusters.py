@@ -177,9 +177,9 @@ class Failing:
 @pytest.mark.parametrize(
     ("error", "tries"),
     [
-        (ConnectionAbortedError("RuntimeError: Starting Ray client server failed. See its log."), 3),
-        (ConnectionAbortedError("Initialization failure:\nTraceback\npsutil.ZombieProcess: PID still exists"), 3),
-        (GrpcError('<RPC that terminated with:\n\tdetails = "Failed to serialize response!"\n\tdebug = "x"\n>'), 3),
+        (ConnectionAbortedError("RuntimeError: Starting Ray client server failed. See its log."), 5),
+        (ConnectionAbortedError("Initialization failure:\nTraceback\npsutil.ZombieProcess: PID still exists"), 5),
+        (GrpcError('<RPC that terminated with:\n\tdetails = "Failed to serialize response!"\n\tdebug = "x"\n>'), 5),
         (ConnectionError("ray client connection timeout"), 2),
         (ConnectionError("another version of Ray"), 1),
     ],

@@ -29,11 +29,11 @@ LOST = 15.0
 # at its start, and the words depend on when. It is forked from a process with threads of gRPC, and some of those forks
 # go wrong; the next one is another. The last: nobody answered for half a minute, on a busy machine or at a wrong port.
 TRIES = {
-    "Starting Ray client server failed": 3,
-    "psutil.ZombieProcess": 3,
-    "Proxy failed to Connect to backend": 3,
-    "a session that has already been cleaned up": 3,
-    "Failed to serialize response": 3,
+    "Starting Ray client server failed": 5,
+    "psutil.ZombieProcess": 5,
+    "Proxy failed to Connect to backend": 5,
+    "a session that has already been cleaned up": 5,
+    "Failed to serialize response": 5,
     "connection timeout": 2,
 }
 GOES_ON = "What was scored is in the ledger, if there is one, and the same job goes on from there"
