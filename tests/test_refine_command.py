@@ -89,7 +89,9 @@ def test_fit_takes_one_rung_and_other_settings_and_tells_machines(folder, pipe, 
         pipe, Policy(mask=MASKS[1], origin=Origin(model="tiny-flux")), prompts=TEXTS, **settings
     )
     shown, _ = worked(run_here("show", "one.json"))
-    assert "PSNR in decibels to the run of 16 steps: mean and standard error on 2 samples not searched on" in one_line(shown)
+    assert "PSNR in decibels to the run of 16 steps: mean and standard error on 2 samples not searched on" in one_line(
+        shown
+    )
 
 
 @pytest.mark.slow

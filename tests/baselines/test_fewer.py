@@ -8,7 +8,8 @@ import torch
 from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from zoo import entry
 
-from budcache.baselines.fewer import another_solver, solved_by
+from budcache.baselines import CHOSEN
+from budcache.baselines.fewer import another_solver
 from budcache.comparison.methods import SOLVERS
 from budcache.errors import PipelineError
 
@@ -54,7 +55,7 @@ def test_a_pipeline_runs_on_its_own_levels(solver):
     pipe = kind.build()
     pipe(**kind.kwargs(), num_inference_steps=4)
     own = pipe.scheduler.sigmas.clone()
-    with solved_by(pipe, solver):
+    with CHOSEN[solver](steps=4).solving(pipe):
         pipe(**kind.kwargs(), num_inference_steps=4)
         assert torch.allclose(pipe.scheduler.sigmas, own, atol=1e-3)
     assert type(pipe.scheduler) is FlowMatchEulerDiscreteScheduler

@@ -1,4 +1,4 @@
-"""Other people's caching methods, to compare with: seven of our own making, and others as they are installed.
+"""Other people's methods, to compare with: seven caches of our own making, others as they are installed, and solvers.
 
 rec = record(pipe, 28, samples)
 method = tune(pipe, BASELINES["teacache"].calibrated(rec), 8, samples)
@@ -19,12 +19,14 @@ from budcache.baselines.lemica import LeMiCa
 from budcache.baselines.magcache import MagCache
 from budcache.baselines.record import Record, record
 from budcache.baselines.runs import Runs, caching
+from budcache.baselines.solvers import SOLVERS
 from budcache.baselines.taylorseer import TaylorSeer
 from budcache.baselines.teacache import TeaCache
 from budcache.baselines.tuning import tune
 
 __all__ = [
     "BASELINES",
+    "CHOSEN",
     "Baseline",
     "Branch",
     "Here",
@@ -46,3 +48,6 @@ BASELINES: dict[str, type[Baseline]] = {
         *(DiffusersMagCache, DiffusersFirstBlock, DiffusersTaylorSeer, CacheDiT, CacheDiTPreset),
     )
 }
+
+# All that has settings to choose: the caches, and fewer steps of other solvers.
+CHOSEN: dict[str, type[Baseline]] = {**BASELINES, **SOLVERS}

@@ -117,12 +117,17 @@ class Baseline(ABC):
     # Whether so much is learned that settings must be chosen on samples which it was not learned on; see `relearned`.
     held_out: ClassVar[bool] = False
 
+    whole: ClassVar[bool] = False  # its calls are of the whole network, of whatever kind that is
     candidates: ClassVar[int] = 24  # settings that tuning runs against each other at a budget, typically: for estimates
 
     @classmethod
     def available(cls) -> bool:
         """Whether what the method needs is installed."""
         return True
+
+    @classmethod  # noqa: B027
+    def check(cls, pipe: Any) -> None:
+        """Raise a sentence where a pipeline is not for this method, as far as is known before it runs."""
 
     @classmethod
     @abstractmethod
@@ -150,13 +155,15 @@ class Baseline(ABC):
 
     def mask(self, steps: int | None = None) -> Mask:
         """The steps that a static method computes."""
-        raise SearchError(
-            f"{self.name} decides while it runs, so its steps differ from input to input. Computed it to see."
-        )
+        raise SearchError(f"{self.name} decides while it runs, so its steps differ from input to input. Run it to see.")
 
     def planned(self, steps: int | None = None) -> Computed:
         """What a run of a static method computes; more than its mask where guidance branches decide apart."""
         return Computed.of(self.mask(steps))
+
+    def asked(self, steps: int) -> int:
+        """The steps to ask the pipeline for where the full run has so many."""
+        return steps
 
     def tuned(self, value: float) -> Self:
         """The same method with its knob set."""

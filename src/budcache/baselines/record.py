@@ -21,7 +21,7 @@ from budcache.baselines.signals import PROJECTED, signal
 from budcache.errors import PipelineError, SearchError
 from budcache.pipeline.parts import bare, denoisers
 
-__all__ = ["Record", "Trace", "record"]
+__all__ = ["Record", "Trace", "record", "unwatched"]
 
 Array = NDArray[np.float64]
 
@@ -149,6 +149,12 @@ def record(pipe: Any, steps: int, samples: Sequence[Sample], batch: int = 1) -> 
             branches.clear()
     model = type(next(map(bare, denoisers(pipe).values()))).__name__
     return Record(steps, model, tuple(traces), pipe, tuple(samples), batch, tuple(pictures), recorder.run.sigmas)
+
+
+def unwatched(pipe: Any, steps: int, samples: Sequence[Sample]) -> Record:
+    """The pictures of full runs and nothing else: for solvers, on networks whose trunk nobody knows."""
+    pictures = [drawn(pipe, [sample], steps)[0] for sample in samples]
+    return Record(steps, "", (), pipe, tuple(samples), pictures=tuple(pictures))
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typing import Any
 from budcache.baselines.base import Baseline, Native
 from budcache.baselines.engine import Engine
 from budcache.baselines.installed import Installed
-from budcache.baselines.tally import Tally
+from budcache.baselines.solvers import Solver
+from budcache.baselines.tally import Tally, Whole
 from budcache.errors import PipelineError
 from budcache.mask import Computed, Mask
 from budcache.pipeline.parts import denoisers
@@ -42,18 +43,22 @@ class Runs:
 
 @contextmanager
 def caching(pipe: Any, method: Baseline, steps: int | None = None) -> Iterator[Runs]:
-    """Computed a pipeline under a caching method for the length of a `with` block.
+    """Run a pipeline under a caching method for the length of a `with` block.
 
     Args:
         pipe: a pipeline whose trunk is known; it is as it was when the block is left, however that happens.
         method: the method, tuned or not.
-        steps: K. Call the pipeline with `num_inference_steps` left out or equal to it.
+        steps: K. Call the pipeline with `num_inference_steps` left out or equal to it; for fewer steps of another
+            solver, to their number.
     """
     steps = method.steps if steps is None else steps
-    _check(pipe)
-    tally = Tally()
+    _check(pipe, method)
+    tally = Whole() if method.whole else Tally()
     with ExitStack() as undo:
-        if isinstance(method, Native):
+        if isinstance(method, Solver):
+            undo.enter_context(method.solving(pipe))
+            undo.enter_context(followed(pipe, method.asked(steps), tally))
+        elif isinstance(method, Native):
             engine = Engine(method, steps, tally)
             undo.enter_context(engine.attached(pipe))
             undo.enter_context(followed(pipe, steps, engine))
@@ -68,12 +73,14 @@ def caching(pipe: Any, method: Baseline, steps: int | None = None) -> Iterator[R
         yield Runs(tally.runs)
 
 
-def _check(pipe: Any) -> None:
+def _check(pipe: Any, method: Baseline) -> None:
     if getattr(pipe, "scheduler", None) is None or not denoisers(pipe):
         raise PipelineError(
             f"{type(pipe).__name__} is not a diffusers pipeline with a scheduler and a transformer. "
             "Pass the pipeline itself, not one of its parts."
         )
+    if method.whole:
+        return
     if getattr(pipe, "controlnet", None) is not None:
         raise PipelineError(
             "the methods skip the blocks into which a ControlNet adds its features, but the transformer adds them all "

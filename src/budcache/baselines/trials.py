@@ -91,7 +91,7 @@ class Trials:
             with caching(self.pipe, learned, self.steps) as runs:
                 for begin in range(0, len(those), size):
                     part = those[begin : begin + size]
-                    pictures = drawn(self.pipe, [self.samples[i] for i in part], self.steps)
+                    pictures = drawn(self.pipe, [self.samples[i] for i in part], setting.asked(self.steps))
                     found |= {i: (runs.calls[-1], ratio(each, full[i])) for i, each in zip(part, pictures, strict=True)}
                     self._spend(runs.calls[-1] * len(part))
         trial.calls += [found[i][0] for i in sorted(found)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from budcache.aggregate import Care
 from budcache.comparison.kept import of_the_folder, put_aside
 from budcache.comparison.settings import Settings
+from budcache.errors import PipelineError
 from budcache.jobs.meter import Meter
 from budcache.policy import Origin
 from budcache.samples.samples import seeded
@@ -63,7 +64,7 @@ class Choosing:
         for kept in (self.given, self._chosen):
             if kept is not None and (known := kept.find(method, budget)) is not None:
                 return known
-        from budcache.baselines import BASELINES
+        from budcache.baselines import CHOSEN
         from budcache.baselines.tuning import Choice
 
         self.meter.add(0, note=f"choosing settings for {budget} calls")
@@ -73,7 +74,7 @@ class Choosing:
         best = tuner.choice(budget)
         found = Choice(
             best.settings,
-            samples=BASELINES[method].learned_on(len(self.samples)),
+            samples=CHOSEN[method].learned_on(len(self.samples)),
             # Full runs and calibration serve all budgets, and count at each, as our search does.
             sample_calls=best.sample_calls + spent,
         )
@@ -83,14 +84,19 @@ class Choosing:
 
     def _tuner(self, method: str) -> tuple[Any, int]:
         """What brings a method to all budgets, and the sample-calls that calibrating it took."""
-        from budcache.baselines import BASELINES
+        from budcache.baselines import CHOSEN
         from budcache.baselines.tally import counting
         from budcache.baselines.tuning import Tuner
 
-        full = self._record
-        with counting(self.pipe) as own:  # LeMiCa has runs of its own
-            made = BASELINES[method].calibrated(full)
-        calls = own.count // full.branches
+        kind = CHOSEN[method]
+        kind.check(self.pipe)  # before full runs are made
+        full, calls = self._full_runs if kind.whole else self._record, 0
+        if kind.whole:
+            made = kind.calibrated(full)
+        else:
+            with counting(self.pipe) as own:  # LeMiCa has runs of its own
+                made = kind.calibrated(full)
+            calls = own.count // full.branches
         self.meter.add(calls)
         tuner = Tuner(
             self.pipe,
@@ -103,6 +109,18 @@ class Choosing:
             learned_here=True,
         )
         return tuner, self.steps * len(self.samples) + calls
+
+    @cached_property
+    def _full_runs(self) -> Any:
+        """Full runs in which nothing need be watched; of networks that the caches do not know, their pictures."""
+        from budcache.baselines.record import unwatched
+
+        try:
+            return self._record
+        except PipelineError:
+            found = unwatched(self.pipe, self.steps, self.samples)
+            self.meter.add(self.steps * len(self.samples))
+            return found
 
     @cached_property
     def _record(self) -> Any:
@@ -131,9 +149,9 @@ class Choosing:
 
 def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, care: Care) -> int:
     """About how many sample-calls choosing will take for some budgets, beside the full runs that serve all methods."""
-    from budcache.baselines import BASELINES
+    from budcache.baselines import CHOSEN
     from budcache.baselines.tuning import first_samples, halving_runs
 
-    kind = BASELINES[method]
+    kind = CHOSEN[method]
     runs = halving_runs(kind.candidates, kind.learned_on(samples), first_samples(care))
     return kind.calibration_calls(steps, samples) + runs * sum(budgets)

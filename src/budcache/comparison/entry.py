@@ -191,7 +191,7 @@ class Entry(Value):
         if self.second is not None and self.share == 1:
             return self.second.speed
         full = (self.full_seconds, self.full_calls) if self.timed_seconds else ((), ())
-        mine = speed(self.timed_seconds, self.timed_calls, *full)
+        mine = speed(self.timed_seconds, self.timed_calls, *full, made=self.calls)
         return mine if self.second is None or self.share == 0 else between(mine, self.second.speed, self.share)
 
     @property

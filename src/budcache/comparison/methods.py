@@ -31,7 +31,7 @@ METHODS = {
 OURS = ("budcache", "budcache-plain")  # the first that takes part is put forward
 SOLVERS = ("ipndm", "dpmpp", "unipc")  # fewer steps of other solvers than the pipeline's own
 UNCHECKED = ("ertacache", "l2p")  # written after their papers: none of their authors' code could be downloaded
-UNTAUGHT = ("fewer-steps", *SOLVERS, "uniform")  # need no samples to be made on
+UNTAUGHT = ("fewer-steps", "uniform")  # need no samples to be made on
 # The published search, and its strategies; the last is the preset of the authors' code for Z-Image-Turbo.
 AUTHORS = {
     "authors": "authors-r2-sa100",

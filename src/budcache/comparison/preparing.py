@@ -16,7 +16,7 @@ from budcache.comparison.choosing import Choosing
 from budcache.comparison.entry import FULL
 from budcache.comparison.kept import aside_of, of_the_folder, put_aside
 from budcache.comparison.methods import AUTHORS, OURS, SOLVERS, UNTAUGHT
-from budcache.comparison.ready import Ready, cached, following, plain, solved
+from budcache.comparison.ready import Ready, cached, following, plain
 from budcache.comparison.settings import Settings, described
 from budcache.errors import SearchError
 from budcache.jobs.config import care_of
@@ -86,7 +86,9 @@ class Preparation:
     def is_whole(self, method: str) -> bool:
         """Whether a method's calls are of the whole network, as far as is known before it is ready; see `Ready`."""
         given = self.policies.get(method)
-        return method in (*UNTAUGHT, *OURS) if given is None else all(rung.reuse == "output" for rung in given)
+        return (
+            method in (*UNTAUGHT, *SOLVERS, *OURS) if given is None else all(rung.reuse == "output" for rung in given)
+        )
 
     def expected_calls(self, method: str) -> int:
         """About how many sample-calls it will take to bring a method to all budgets."""
@@ -119,8 +121,6 @@ class Preparation:
             return following(self.pipe, self.policies[method][budget])
         if method == "fewer-steps":
             return plain(self.pipe, budget)
-        if method in SOLVERS:
-            return solved(self.pipe, method, budget)
         if method == "uniform":
             return following(self.pipe, Policy(mask=Mask.uniform(self.steps, budget)))
         if method in OURS:

@@ -1,4 +1,4 @@
-"""A method at a budget, ready for a pipeline: as it is, with another solver, under a policy or with a cache."""
+"""A method at a budget, ready for a pipeline: as it is, under a policy, or with a cache or another solver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from budcache.errors import BudcacheError
 from budcache.mask import Computed, Mask
 from budcache.policy import Policy
 
-__all__ = ["Ready", "cached", "following", "plain", "solved"]
+__all__ = ["Ready", "cached", "following", "plain"]
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,6 @@ def plain(pipe: Any, steps: int) -> Ready:
     return Ready(told if hasattr(type(pipe), "num_timesteps") else counted, steps, whole=True)
 
 
-def solved(pipe: Any, method: str, budget: int) -> Ready:
-    """The pipeline with so many steps of another solver."""
-    from budcache.baselines.fewer import another_solver, solved_by
-
-    another_solver(pipe.scheduler, method)  # or say why not, before anything is drawn
-    own = plain(pipe, budget)
-
-    @contextmanager
-    def running() -> Iterator[Callable[[], Computed]]:
-        with solved_by(pipe, method), own.running() as last:
-            yield last
-
-    return Ready(running, budget, whole=True)
-
-
 def following(pipe: Any, policy: Policy) -> Ready:
     """The pipeline under a policy."""
     from budcache.pipeline import applied
@@ -91,7 +76,7 @@ def following(pipe: Any, policy: Policy) -> Ready:
 
 
 def cached(pipe: Any, method: Any, steps: int, **facts: Any) -> Ready:
-    """The pipeline with another method's cache; `facts` are the other fields of `Ready`."""
+    """The pipeline with another method's cache, or its solver; `facts` are the other fields of `Ready`."""
     from budcache.baselines import caching
 
     @contextmanager
@@ -99,7 +84,7 @@ def cached(pipe: Any, method: Any, steps: int, **facts: Any) -> Ready:
         with caching(pipe, method, steps) as runs:
             yield lambda: runs.finished[-1]
 
-    return Ready(running, steps, **facts)
+    return Ready(running, method.asked(steps), whole=method.whole, **facts)
 
 
 class _Count:

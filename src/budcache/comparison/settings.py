@@ -38,13 +38,13 @@ class Settings:
 
     def find(self, method: str, budget: int) -> Choice[Any] | None:
         """What was chosen for a method at a budget."""
-        from budcache.baselines import BASELINES
+        from budcache.baselines import CHOSEN
         from budcache.baselines.tuning import Choice
 
         kept = self._kept.get(method, {}).get(budget)
         if kept is None:
             return None
-        made = [(BASELINES[method](**_tuples(facts)), float(calls)) for facts, calls in kept["settings"]]
+        made = [(CHOSEN[method](**_tuples(facts)), float(calls)) for facts, calls in kept["settings"]]
         return Choice(tuple(made), kept["samples"], kept["sample_calls"])
 
     def keep(self, method: str, budget: int, choice: Choice[Any]) -> None:
@@ -125,12 +125,14 @@ def described(method: Any) -> str:
     """A setting as people read it: the knob, then whatever else can be set."""
     numbers = {each.name: getattr(method, each.name) for each in fields(method) if each.name != "steps" and each.repr}
     names = [method.knob.name, *(name for name in numbers if name != method.knob.name)]
-    plain = [name for name in names if isinstance(numbers[name], bool | int | float)]
+    plain = [name for name in names if isinstance(numbers[name], bool | int | float | str)]
     return ", ".join(f"{name} {_written(numbers[name])}" for name in plain)
 
 
-def _written(value: float) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else f"{value:.4g}"
+def _written(value: float | str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _plain(value: Any) -> Any:

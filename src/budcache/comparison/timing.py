@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -109,7 +110,11 @@ def pace(pairs: Sequence[Pair]) -> Speed:
 
 
 def speed(
-    seconds: Sequence[float], calls: Sequence[float], full_seconds: Sequence[float], full_calls: Sequence[float]
+    seconds: Sequence[float],
+    calls: Sequence[float],
+    full_seconds: Sequence[float],
+    full_calls: Sequence[float],
+    made: Sequence[float] = (),
 ) -> Speed:
     """The speed-up from pairs of runs.
 
@@ -118,12 +123,16 @@ def speed(
         calls: its model calls.
         full_seconds: of the full run's loop, in each pair.
         full_calls: its model calls.
+        made: the method's calls on all samples, of which only some are timed. The speed-up is that of these, as far as
+            runs of as many calls were timed; else that of the timed runs.
     """
     if not seconds:
         return Speed(1.0, 1.0, 1.0, noisy=True)
     ratios = [full / own for full, own in zip(full_seconds, seconds, strict=True)]
-    allowed = sum(full_calls) / sum(calls)
-    whole, before = _typical(ratios, calls), _typical(ratios[:-LOOK] or ratios, calls[:-LOOK] or calls)
+    counts = Counter(made if made and set(made) <= set(calls) else calls)
+    allowed = sum(full_calls) / len(full_calls) * counts.total() / sum(n * count for n, count in counts.items())
+    earlier = ratios[:-LOOK] or ratios, calls[:-LOOK] or calls
+    whole, before = _typical(ratios, calls, counts), _typical(*earlier, counts)
     impossible = whole.low > allowed * (1 + BEYOND) or whole.middle > allowed * (1 + KNOWN / 2)
     noisy = len(ratios) < LEAST_PAIRS or not (whole.narrow and before.narrow) or impossible
     best, capped = min(whole.middle, allowed), whole.middle > allowed
@@ -150,15 +159,16 @@ class _Typical(NamedTuple):
     narrow: bool
 
 
-def _typical(ratios: Sequence[float], calls: Sequence[float]) -> _Typical:
-    """The ratio over runs whose calls may differ from sample to sample.
+def _typical(ratios: Sequence[float], calls: Sequence[float], counts: Mapping[float, int]) -> _Typical:
+    """The ratio over runs whose calls may differ from sample to sample; `counts` has how many runs make so many.
 
     Runs of as many calls have a median of their own, and in their proportions times add up: the median over all would
     be that of the commonest number of calls. How far pairs scatter is told by all of them together, each beside the
     median of its like; every further median takes a pair away, and with few pairs to a median nothing is known.
     """
     like = {n: median(ratio for ratio, own in zip(ratios, calls, strict=True) if own == n) for n in set(calls)}
-    middle = len(calls) / sum(1 / like[n] for n in calls)
+    known = {n: count for n, count in counts.items() if n in like} or dict.fromkeys(like, 1)
+    middle = sum(known.values()) / sum(count / like[n] for n, count in known.items())
     low, high = _interval([ratio / like[n] for ratio, n in zip(ratios, calls, strict=True)])
     wider = len(calls) / (len(calls) - len(like) + 1)
     below, above = (1 - low) * wider, (high - 1) * wider

@@ -1,0 +1,148 @@
+"""Fewer steps of a better solver, at its best: what a user would choose who has no cache at all."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from budcache.baselines.base import Baseline, Knob
+from budcache.baselines.fewer import SPACINGS, another_solver, check_euler
+from budcache.mask import Mask
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from budcache.baselines.record import Record
+
+__all__ = ["SOLVERS", "DPMSolverPP", "Solver", "UniPC", "iPNDM"]
+
+GAPS = (1e-6, 5e-4, 5e-3)  # of the first noise level to 1; diffusers has solvers of flows begin at the first or second
+UNIPC_ORDERS = (1, 2, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solver(Baseline):
+    """So many steps of another solver, each of which runs the whole network.
+
+    Args:
+        budget: the knob: how many steps; 0 is all K.
+        spacing: where the noise levels between the first and the last lie, one of `SPACINGS`.
+    """
+
+    knob: ClassVar[Knob] = Knob("budget", whole=True)
+    static: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
+    budget: int = 0
+    spacing: str = "usual"
+
+    @classmethod
+    def check(cls, pipe: Any) -> None:
+        """Refuse pipelines whose solver no other can take the place of."""
+        check_euler(pipe.scheduler)
+
+    @classmethod
+    def calibrated(cls, record: Record) -> Self:
+        """Nothing is learned."""
+        return cls(steps=record.steps)
+
+    def mask(self, steps: int | None = None) -> Mask:
+        """All of its steps."""
+        return Mask.full(self.asked(self.steps if steps is None else steps))
+
+    def asked(self, steps: int) -> int:
+        """Its own number of steps."""
+        return self.budget or steps
+
+    def at_budget(self, budget: int, steps: int) -> Self:
+        """As many steps as calls."""
+        return replace(self, budget=budget)
+
+    def pattern(self, steps: int) -> Hashable:
+        """All settings differ."""
+        return self.asked(steps), repr(replace(self, budget=0))
+
+    @contextmanager
+    def solving(self, pipe: Any) -> Iterator[None]:
+        """A pipeline with this solver for the length of a `with` block."""
+        original = pipe.scheduler
+        pipe.scheduler = another_solver(original, self.name, spacing=self.spacing, **self.given)
+        try:
+            yield
+        finally:
+            pipe.scheduler = original
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The solver's settings, as `another_solver` takes them."""
+        return {}
+
+    def variants(self) -> list[Self]:
+        """Every spacing with every setting of the solver's own, the usual ones first."""
+        choices = {"spacing": tuple(SPACINGS), **self.choices}
+        found = [replace(self, **dict(zip(choices, values, strict=True))) for values in product(*choices.values())]
+        return list(dict.fromkeys([self, *found]))
+
+    choices: ClassVar[dict[str, tuple[Any, ...]]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class iPNDM(Solver):
+    """iPNDM(2M)."""
+
+    name: ClassVar[str] = "ipndm"
+    candidates: ClassVar[int] = len(SPACINGS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPMSolverPP(Solver):
+    """DPM-Solver++(2M).
+
+    Args:
+        gap: how far below 1 the first noise level lies at least.
+        heun: whether its second order is Heun's; else the midpoint's.
+    """
+
+    name: ClassVar[str] = "dpmpp"
+    choices: ClassVar[dict[str, tuple[Any, ...]]] = {"gap": GAPS, "heun": (False, True)}
+    candidates: ClassVar[int] = len(SPACINGS) * len(GAPS) * 2
+    gap: float = 5e-4
+    heun: bool = False
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """In diffusers' words."""
+        return {"gap": self.gap, "solver_type": "heun" if self.heun else "midpoint"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniPC(Solver):
+    """UniPC with B2(h); with B1(h), diffusers gives no numbers where a run ends without noise.
+
+    Args:
+        gap: how far below 1 the first noise level lies at least.
+        order: of the predictor.
+        corrector: whether steps are corrected, which costs no call.
+    """
+
+    name: ClassVar[str] = "unipc"
+    choices: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "gap": GAPS,
+        "order": UNIPC_ORDERS,
+        "corrector": (True, False),
+    }
+    candidates: ClassVar[int] = len(SPACINGS) * len(GAPS) * len(UNIPC_ORDERS) * 2
+    gap: float = 1e-6
+    order: int = 2
+    corrector: bool = True
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """In diffusers' words."""
+        off = [] if self.corrector else list(range(self.asked(self.steps)))
+        return {"gap": self.gap, "solver_order": self.order, "disable_corrector": off}
+
+
+SOLVERS: dict[str, type[Solver]] = {kind.name: kind for kind in (iPNDM, DPMSolverPP, UniPC)}
