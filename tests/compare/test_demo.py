@@ -10,7 +10,7 @@ import pytest
 
 import budcache
 from budcache import Ladder, models
-from budcache.baselines import BASELINES
+from budcache.baselines import CHOSEN
 from budcache.cli import demo
 from budcache.comparison import Comparison
 from budcache.comparison.settings import Settings
@@ -52,12 +52,12 @@ def test_the_demo_has_settings_of_every_method_that_it_shows():
     texts = models.prompts(show.model, "calibration")[: show.calibration]
     origin = Setup(pipe, show.steps).origin([{"prompt": text} for text in texts], seed=0)
     assert settings.origin["prompts_hash"] == origin.prompts_hash
-    settings.check(show.steps, origin.model, "typical")
+    settings.check(show.steps, origin, "typical")
     assert {"teacache", "magcache", "lemica", "dicache", "ertacache", "taylorseer", "l2p"} <= set(show.tuned)
     for method in show.tuned:
         for budget in show.compared:
             found = settings.find(method, budget)
-            assert found.samples == BASELINES[method].learned_on(show.calibration)
+            assert found.samples == CHOSEN[method].learned_on(show.calibration)
             (setting, calls), *others = found.settings
             assert setting.steps == show.steps
             assert calls == budget or any((each - budget) * (calls - budget) < 0 for _, each in others)

@@ -655,7 +655,7 @@ def test_speed_is_measured_in_pairs_with_full_runs(run, brief):
 def test_rows_are_timed_four_at_a_time_beside_the_same_full_runs(run, brief):
     """All four of a group, each with as many pairs as it needed; the fifth has full runs of its own."""
     names = "uniform", "fewer-steps", "ipndm", "dpmpp", "unipc"
-    found, _ = run(*names, budgets=[2], timed=None)
+    found, _ = run(*names, budgets=[2], calibration=["a", "b"], timed=None)
     *four, alone = (found.entry(name, 2).full_seconds for name in names)
     least = min(map(len, four))
     assert least >= LEAST_PAIRS and len({each[:least] for each in four}) == 1
@@ -675,10 +675,10 @@ def test_a_kill_while_timing_loses_the_times_of_one_group_at_most(run, brief, mo
 
     monkeypatch.setattr(clocking, "enough", enough)
     with pytest.raises(KeyboardInterrupt):
-        run(*names, budgets=[2], timed=None)
-    left, _ = run(*names, budgets=[2], timed=[])
+        run(*names, budgets=[2], calibration=["a", "b"], timed=None)
+    left, _ = run(*names, budgets=[2], calibration=["a", "b"], timed=[])
     assert [bool(left.entry(name, 2).timed_seconds) for name in names] == [True] * 4 + [False]
-    found, _ = run(*names, budgets=[2], timed=None)
+    found, _ = run(*names, budgets=[2], calibration=["a", "b"], timed=None)
     assert all(found.entry(name, 2).timed_seconds == left.entry(name, 2).timed_seconds for name in names[:4])
     assert found.entry("unipc", 2).timed_seconds
 
@@ -698,7 +698,7 @@ def test_what_was_drawn_untimed_is_timed_later_and_nothing_else_is_done_again(ru
 
 def test_what_cannot_run_any_more_has_no_times_and_is_shown_all_the_same(run, brief, monkeypatch):
     """Such as a method whose package was removed since it was drawn."""
-    before, _ = run("uniform", "unipc", budgets=[2])
+    before, _ = run("uniform", "unipc", budgets=[2], calibration=["a", "b"])
     usual = Preparation.ready
 
     def ready(preparation, method, budget):
@@ -708,7 +708,7 @@ def test_what_cannot_run_any_more_has_no_times_and_is_shown_all_the_same(run, br
 
     monkeypatch.setattr(Preparation, "ready", ready)
     with pytest.warns(BudcacheWarning, match="UniPC cannot be timed: its package is gone"):
-        found, _ = run("uniform", "unipc", budgets=[2], timed=None)
+        found, _ = run("uniform", "unipc", budgets=[2], calibration=["a", "b"], timed=None)
     assert found.entry("uniform", 2).timed_seconds
     assert found.entry("unipc", 2) == before.entry("unipc", 2)
 
@@ -967,7 +967,7 @@ def test_a_metric_without_its_weights_costs_one_sentence(run, monkeypatch):
 @pytest.mark.parametrize("solver", ["ipndm", "dpmpp", "unipc"])
 def test_fewer_steps_of_other_solvers_take_part(run, flux, solver):
     own = flux[0].scheduler
-    found, _ = run("fewer-steps", solver, budgets=[3])
+    found, _ = run("fewer-steps", solver, budgets=[3], calibration=["a", "b"])
     assert flux[0].scheduler is own
     assert found.entry(solver, 3).calls == (3, 3)
     assert found.entry(solver, 3).values != found.entry("fewer-steps", 3).values

@@ -10,7 +10,7 @@ sides of the budget, and its quality is read off in between; its variants meet l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -222,23 +222,29 @@ def halved(
         samples: how many there are.
         few: how many all candidates meet on.
     """
-    ranked, count = list(candidates), min(few, samples)
-    while len(ranked) > LAST and count < samples:
-        ranked.sort(key=lambda each: -quality(each, count))
-        ranked, count = ranked[: max(LAST, len(ranked) // 2)], min(2 * count, samples)
-    return max(ranked, key=lambda each: quality(each, samples)) if len(ranked) > 1 else ranked[0]
+    ranked = list(candidates)
+    if len(ranked) > 1:
+        for left, count in _rounds(len(ranked), samples, few):
+            worth = {place: quality(each, count) for place, each in enumerate(ranked[:left])}
+            ranked = [ranked[place] for place in sorted(worth, key=lambda place: -worth[place])]
+    return ranked[0]
 
 
 def halving_runs(candidates: int, samples: int, few: int = FEW) -> int:
     """How many runs of one sample `halved` makes of so many candidates."""
-    if candidates < 2:
-        return 0
-    ranked, count = candidates, min(few, samples)
-    runs = ranked * count
-    while ranked > LAST and count < samples:
-        ranked, before, count = max(LAST, ranked // 2), count, min(2 * count, samples)
-        runs += ranked * (count - before)
-    return runs + ranked * (samples - count)
+    runs = before = 0
+    for left, count in _rounds(candidates, samples, few) if candidates > 1 else ():
+        runs, before = runs + left * (count - before), count
+    return runs
+
+
+def _rounds(candidates: int, samples: int, few: int) -> Iterator[tuple[int, int]]:
+    """How many candidates meet on how many samples, round by round."""
+    left, count = candidates, min(few, samples)
+    while left > LAST and count < samples:
+        yield left, count
+        left, count = max(LAST, left // 2), min(2 * count, samples)
+    yield left, samples
 
 
 def _values(method: Baseline, steps: int, variants: int) -> list[float]:

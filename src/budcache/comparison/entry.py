@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, Strict
 
+from budcache.aggregate import mean
 from budcache.comparison.timing import Speed, between, speed
 from budcache.mask import Mask
 from budcache.metrics.base import Summary, summary
@@ -120,7 +121,7 @@ class Entry(Value):
     @property
     def mean_calls(self) -> float:
         """Model calls per sample, on average; between two settings, where there are two."""
-        return sum(part * sum(each.calls) / len(each.calls) for each, part in self._parts)
+        return sum(part * mean(each.calls) for each, part in self._parts)
 
     @property
     def falls_short(self) -> bool:
@@ -132,14 +133,14 @@ class Entry(Value):
         """The same with probes and partial passes counted by their share of the network's operations."""
         if not all(each.equivalents for each in self.counting):
             return None
-        return sum(part * sum(each.equivalents) / len(each.equivalents) for each, part in self._parts)
+        return sum(part * mean(each.equivalents) for each, part in self._parts)
 
     @property
     def share(self) -> float:
         """How much the second setting counts: as much as takes the two of them to the budget, in calls."""
         if self.second is None:
             return 0.0
-        mine, other = (sum(each.calls) / len(each.calls) for each in (self, self.second))
+        mine, other = mean(self.calls), mean(self.second.calls)
         return min(max((self.budget - mine) / (other - mine), 0.0), 1.0) if other != mine else 0.0
 
     def quality(self, measure: str) -> Numbers | None:
@@ -160,7 +161,7 @@ class Entry(Value):
     @property
     def calls_text(self) -> str:
         """The calls as people read them: one number, or the mean and the range; of two settings both means."""
-        means = [f"{sum(each.calls) / len(each.calls):.1f}" for each in self.counting]
+        means = [f"{mean(each.calls):.1f}" for each in self.counting]
         if len(means) > 1:
             return " | ".join(sorted(means, key=float))
         low, high = min(self.counting[0].calls), max(self.counting[0].calls)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from budcache.aggregate import Care
 from budcache.errors import FileError, PolicyError, SearchError
+from budcache.provenance import Origin
 from budcache.storage.files import read_json, write_json
 from budcache.wording import quote
 
@@ -20,6 +21,11 @@ __all__ = ["Settings", "described"]
 
 VERSION = 2  # in version 1 L2P was chosen on a quarter of the samples
 DIGITS = 8  # of numbers in the file
+# What the best settings depend on, beside the model's name; a file without one of these does not tell.
+CONDITIONS = (
+    *("weights", "adapters", "scheduler", "scheduler_settings"),
+    *("height", "width", "frames", "guidance", "true_guidance"),
+)
 
 
 class Settings:
@@ -110,15 +116,25 @@ class Settings:
                 return f"{name} is {quote(theirs)} in one and {quote(here)} in the other"
         return None
 
-    def check(self, steps: int, model: str | None, care: Care) -> None:
-        """Refuse settings of another model or number of steps, or chosen by other errors."""
-        for name, here in (("steps", steps), ("model", model), ("care", care)):
+    def check(self, steps: int, origin: Origin, care: Care) -> None:
+        """Refuse settings of another model or number of steps, at another size or guidance, or chosen by other errors.
+
+        Args:
+            steps: K of the comparison.
+            origin: what it runs on.
+            care: what settings are chosen by there.
+        """
+        again = "Leave them out, and they are chosen here."
+        for name, here in (("steps", steps), ("model", origin.model), ("care", care)):
             theirs = self.origin.get(name)
             if theirs is not None and here is not None and theirs != here:
                 raise SearchError(
-                    f"the settings were chosen with {name} {theirs}, and this comparison has {here}. Leave them out, "
-                    "and they are chosen here."
+                    f"the settings were chosen with {name} {theirs}, and this comparison has {here}. {again}"
                 )
+        known = Origin.model_validate({name: self.origin[name] for name in CONDITIONS if name in self.origin})
+        told = [name for name in CONDITIONS if name in self.origin or name == "adapters"]
+        if differs := known.difference(origin, told):
+            raise SearchError(f"the settings were chosen at other conditions: {differs}. {again}")
 
 
 def described(method: Any) -> str:

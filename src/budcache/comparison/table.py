@@ -107,7 +107,8 @@ def _memory(comparison: Comparison) -> str:
     for entry in comparison.entries:
         if (size := comparison.memory(entry)) is not None:
             most[entry.title] = max(size, most.get(entry.title, 0))
-    where = "of the process" if comparison.device == "cpu" else "of the GPU"
+    # A process keeps memory that it has freed, so one that has drawn by others before tells methods hardly apart.
+    where = "of the process, with what it keeps of earlier runs" if comparison.device == "cpu" else "of the GPU"
     told = ", ".join(f"{title} {size / 2**20:,.0f} MB" for title, size in most.items())
     return f"Peak memory {where}: {told}" if told else ""
 

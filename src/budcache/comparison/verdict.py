@@ -105,14 +105,19 @@ def why_this_budget(comparison: Comparison) -> str:
 
 
 def _not_ahead(comparison: Comparison, budgets: Sequence[int]) -> list[str]:
-    """Sentences on the other budgets, as far as ours is not ahead of everybody at them by the first metric."""
+    """Sentences on all of whom ours is not ahead by the first metric, at any budget; the headline has said of one."""
     told = []
     for budget in budgets:
         ours = comparison.entry(comparison.ours or "", budget)
-        if budget == main_budget(comparison) or ours is None or not comparison.measures:
+        if ours is None or not comparison.measures:
             continue
         measure, rivals = comparison.measures[0], _others(comparison, comparison.within(budget))
-        leads = {rival.title: apart for rival in rivals if (apart := lead(ours, rival, measure)) is not None}
+        said = best_other(comparison, budget, measure) if budget == main_budget(comparison) else None
+        leads = {
+            rival.title: apart
+            for rival in rivals
+            if rival is not said and (apart := lead(ours, rival, measure)) is not None
+        }
         better = [title for title, apart in leads.items() if apart.ahead is False]
         unsure = [title for title, apart in leads.items() if not apart.decided and apart.mean > 0]
         maybe = [title for title, apart in leads.items() if not apart.decided and apart.mean <= 0]

@@ -31,7 +31,7 @@ from budcache.metrics import usual as usual_metrics
 from budcache.options import one_or_several, whole
 from budcache.policy import Ladder
 from budcache.samples.samples import digest, settings_of_all, take_samples
-from budcache.wording import quote
+from budcache.wording import quote, several
 
 if TYPE_CHECKING:
     from budcache.aggregate import Care
@@ -144,7 +144,7 @@ def compare(
     config = replace(config, metrics=tuple(judge.name for judge in judges))
     conditions = _conditions(pipe, config)
     if config.settings is not None:
-        config.settings.check(config.steps, conditions.origin.model, care)
+        config.settings.check(config.steps, conditions.origin, care)
     with watching(watch, progress) as everybody:
         _in_stages(pipe, config, conditions, judges, workers, everybody, grow)
     return show(config.folder)
@@ -228,7 +228,16 @@ def _warn_of_shared_prompts(config: CompareConfig) -> None:
             BudcacheWarning,
             stacklevel=4,  # whoever called `compare`
         )
-    if config.settings is not None and config.settings.origin.get("prompts_hash") == digest(config.samples):
+    if config.settings is None:
+        return
+    if (few := config.settings.origin.get("prompts")) is not None and few < len(config.calibration):
+        warnings.warn(
+            f"the settings of other methods were chosen on {several(few, 'prompt')}, and ours learns on "
+            f"{len(config.calibration)}. Leave them out for a comparison on as many.",
+            BudcacheWarning,
+            stacklevel=4,
+        )
+    if config.settings.origin.get("prompts_hash") == digest(config.samples):
         warnings.warn(
             "the settings of other methods were chosen on the prompts that are measured on; what is measured of them "
             "is optimistic.",

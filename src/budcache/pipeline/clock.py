@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from budcache.errors import PipelineError
 from budcache.pipeline.parts import denoisers, device_of
 
 __all__ = ["Clock", "Lap"]
@@ -65,6 +66,11 @@ class Clock:
         end = self._now()
         if self.cuda:
             self.torch.cuda.synchronize(self.device)
+        if to_the_end and "first" not in marks:  # a module that was compiled in place does not hear hooks
+            raise PipelineError(
+                "the calls of this pipeline's network cannot be heard, so its loop cannot be told from the rest. "
+                "Compile it with pipe.transformer = torch.compile(pipe.transformer) instead of .compile()."
+            )
         first, last = marks.get("first", begin), marks.get("last", end)
         stop = end if to_the_end else last
         lap = Lap(self._between(begin, first), self._between(first, stop), self._between(stop, end), self._peak())
