@@ -1,4 +1,4 @@
-"""Why the published search finds no better masks here: one change at a time, from its code to ours, plain reuse in all.
+"""Why the published search finds no better masks here: one change at a time, from its code to ours, nothing fitted.
 
 The authors' code always computes the first B // 4 steps, starts and moves in ways of its own and climbs for two rounds;
 the paper's Algorithms 1 and 2 do not. Then come more prompts, outputs instead of residuals, and shortest paths.
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, policy in zip((FIRST, *CHANGES), found, strict=True):
             rows.append([f"{budget} calls", name, str(policy.mask), *quality(judge, policy)])
     columns = ["budget", "mask", "computed steps", "PSNR ± error", "p5"]
-    table = Table("Masks with plain reuse, one change after the other", columns, rows)
+    table = Table("Masks as they are, one change after the other", columns, rows)
     claims = [Claim("ours", text, leads[step], ", ".join(numbers[step])) for step, text in CHANGES.items()]
     lab.report([table], claims, [OTHER_SEEDS], learned=0, tuned=0)
 

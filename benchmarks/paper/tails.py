@@ -18,11 +18,9 @@ from telling import Claim, Table, of_all, paired, told, with_error
 from budcache.comparison import Comparison, Lead, percentile_lead
 from budcache.comparison.methods import METHODS, SOLVERS
 
-# Those that came nearest in the main table. Fewer steps of another solver have nothing to choose.
-CHOSEN = ("dicache", "taylorseer", "l2p")
-RIVALS = (*SOLVERS, *CHOSEN)
+RIVALS = (*SOLVERS, "dicache", "taylorseer", "l2p")  # those that came nearest in the main table
 CARE = ", care"  # behind the name of who is chosen with care for the worst
-WITH_CARE = {name + CARE: name for name in CHOSEN}
+WITH_CARE = {name + CARE: name for name in RIVALS}
 OURS = {"budcache": "budcache", CAREFUL: "budcache with care for the worst"}
 NAMES = {
     **{name: METHODS[name] for name in RIVALS},
@@ -38,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     seeds = 2 if lab.quick else lab.args.seeds
     prompts, ours = lab.evaluation * seeds, {"budcache": lab.ours().ladder, CAREFUL: lab.careful().ladder}
     usual = lab.compare("tails", lab.budgets, RIVALS, ours, prompts=prompts, chosen=chosen(lab))
-    careful = lab.compare("tails", lab.budgets, CHOSEN, {}, prompts=prompts, care="worst")
+    careful = lab.compare("tails", lab.budgets, RIVALS, {}, prompts=prompts, care="worst")
     cases = {
         f"{budget} calls": ratios(usual, budget, seeds)
         | {name + CARE: each for name, each in ratios(careful, budget, seeds).items()}
