@@ -14,8 +14,9 @@ LUCK = "[what two prompts decide](#what-two-prompts-decide)"
 SEARCHED = (
     "it chooses by two prompts; with eight it is 0.1 to 0.8 dB better in this table. Other pairs scatter by 0.3 to 1 "
     f"dB (standard deviation), and the best of five is 0.4 to 0.5 dB above this one ({LUCK}), so the pair alone does "
-    f"not explain it. What its forced first steps, moves and short climb cost is undecided at 8 and 10 calls, and nothing "
-    f"at 6 ({MASKS}). And every other method has its settings chosen here, where the paper takes each as published"
+    "not explain it. What its forced first steps, moves and short climb cost is undecided at 8 and 10 calls, and "
+    f"nothing at 6 ({MASKS}). And every other method has its settings chosen here, where the paper takes each as "
+    "published"
 )
 WAN = (
     "on images, choosing by two prompts costs the published search 0.1 to 0.8 dB, and other pairs scatter by 0.3 to 1 "

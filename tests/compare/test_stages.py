@@ -926,6 +926,35 @@ def test_care_for_the_worst_is_said_of_those_that_know_it(run, tmp_path):
     assert again.entry("l2p", 3).knob == found.entry("l2p", 3).knob
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"height": 48}, "height is 48 in one and"),
+        ({"guidance": 7.0}, "guidance is 7.0 in one and"),
+        ({"weights": "0" * 16}, "weights is '0000000000000000' in one and"),
+        ({"adapters": ["turbo (12345678) at 1"]}, "adapters is"),
+        ({"scheduler": "UniPCMultistepScheduler"}, "scheduler is 'UniPCMultistepScheduler' in one and"),
+    ],
+    ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",
+)
+def test_settings_of_other_conditions_are_refused(change, says, run, tmp_path):
+    given = {"budgets": [3], "calibration": ["a", "b"]}
+    run("ipndm", **given)
+    data = json.loads((tmp_path / "settings.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps(data | {"origin": data["origin"] | change}))
+    with pytest.raises(SearchError, match=f"were chosen at other conditions: {says}.*Leave them out"):
+        run("ipndm", **given, folder=tmp_path / "new", settings=tmp_path / "other.json")
+
+
+def test_settings_of_fewer_prompts_than_ours_learns_on_are_warned_of(run, tmp_path):
+    run("ipndm", budgets=[3], calibration=["a", "b"])
+    given = {"folder": tmp_path / "new", "settings": tmp_path / "settings.json"}
+    with pytest.warns(BudcacheWarning, match="were chosen on 2 prompts, and ours learns on 3"):
+        found, calls = run("ipndm", budgets=[3], calibration=["c", "d", "e"], **given)
+    assert found.entry("ipndm", 3).learned_on == 2
+    assert calls == (STEPS + 3) * len(PROMPTS) + STEPS, "nothing is chosen again"
+
+
 def test_settings_that_were_chosen_on_what_is_measured_are_warned_of(run, tmp_path):
     run("magcache", budgets=[3], calibration=["a", "b"])
     given = {"calibration": ["c", "d"], "folder": tmp_path / "new", "settings": tmp_path / "settings.json"}

@@ -28,6 +28,7 @@ from budcache.comparison.timing import (
     pace,
     speed,
 )
+from budcache.errors import PipelineError
 from budcache.pipeline.clock import Clock
 
 SECONDS = st.floats(1e-3, 1e3)
@@ -78,6 +79,21 @@ def test_where_calls_differ_from_sample_to_sample_times_add_up(around, more):
     assert found.known
     assert found.median == pytest.approx(sum(full) / sum(own), rel=0.01)
     assert found.low <= sum(full) / sum(own) <= found.high * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
+def test_a_speed_up_is_that_of_the_calls_of_all_samples_not_of_those_that_were_timed(share):
+    noise = Random(0)
+    calls = [6, 5] * 15
+    own = [0.1 * n * noise.uniform(0.99, 1.01) for n in calls]
+    made = [6] * round(100 * share) + [5] * round(100 * (1 - share))
+    found = speed(own, calls, [2.8] * 30, [28] * 30, made)
+    assert found.known
+    assert found.median == pytest.approx(28 / (6 * share + 5 * (1 - share)), rel=0.01)
+    assert found.median <= 28 * 100 / sum(made) * (1 + 1e-9), "what those calls allow"
+    assert speed(own, calls, [2.8] * 30, [28] * 30, [*made, 4]) == speed(own, calls, [2.8] * 30, [28] * 30), (
+        "some calls were never timed"
+    )
 
 
 def test_with_as_many_numbers_of_calls_as_pairs_nothing_is_known():
@@ -351,6 +367,31 @@ def test_more_seeds_of_a_prompt_that_all_come_out_alike_tell_nothing_more():
     assert again.error == pytest.approx(once.error, rel=0.15)
     assert percentile_lead(*chance.normal(30, 5, size=(2, 3, 64)), 5).error < 0.8 * once.error
     assert percentile_lead(mine + 1, mine, 5) == Lead(pytest.approx(1.0), pytest.approx(0.0, abs=1e-9), 64)
+
+
+def test_a_network_that_was_compiled_in_place_is_heard_or_not_timed():
+    """Hooks that come after it was compiled are left out where the code was traced without them."""
+    kind = entry("flux")
+    pipe = kind.build()
+    pipe.transformer.compile(backend="eager")
+
+    def run():
+        return pipe(**kind.kwargs(), num_inference_steps=2, output_type="latent")
+
+    run()
+    _, lap = Clock(pipe).time(run)
+    assert lap.loop > 0
+    try:
+        _, lap = Clock(pipe).time(run, to_the_end=True)
+    except PipelineError as error:
+        assert "cannot be heard" in str(error)
+    else:
+        assert lap.before > 0 and lap.loop > 0, "the text encoders are not part of the loop"
+
+
+def test_a_run_that_never_calls_its_network_is_not_timed():
+    with pytest.raises(PipelineError, match="cannot be heard, so its loop"):
+        Clock(entry("flux").build()).time(lambda: None, to_the_end=True)
 
 
 def test_clocks_look_at_the_device_on_which_an_offloaded_pipeline_computes():

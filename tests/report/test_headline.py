@@ -55,6 +55,24 @@ def test_it_says_at_which_other_budgets_ours_is_not_ahead(theirs, says):
     assert says in told and told.endswith(".") and ("At 3" in told) == ("At 3" in says)
 
 
+def test_it_names_who_is_not_behind_at_the_budget_put_forward_beside_the_one_in_the_headline():
+    """The best of the others by the mean is told there; another one's lead may be less certain."""
+    found = comparison(methods=("uniform", "lemica", "budcache"), budgets=(3, 5))
+    ours = [30.0, 31.0, 32.0]
+    values = {"budcache": ours, "uniform": [each - 1 for each in ours], "lemica": [10.0, 60.0, 10.0]}
+    entries = tuple(
+        each.model_copy(update={"values": {**each.values, "psnr": tuple(values[each.method])}})
+        if each.method in values and each.budget == 5
+        else each
+        for each in found.entries
+    )
+    found = found.model_copy(update={"entries": entries})
+    assert main_budget(found) == 5
+    assert "(uniform)" in headline(found)
+    assert "At 5 calls the lead over lemica is undecided." in why_this_budget(found)
+    assert "over uniform" not in why_this_budget(found)
+
+
 def test_the_budget_put_forward_is_one_that_ours_has():
     found = comparison(budgets=(3, 4, 5, 6, 7))
     lacking = found.model_copy(
