@@ -213,7 +213,7 @@ def test_a_name_that_is_not_known_is_refused_before_the_model_is_loaded(option, 
 
 
 def test_so_many_of_one_file_are_calibrated_on_as_are_asked_for(tmp_path, capsys):
-    from budcache.cli.compare import _split
+    from budcache.cli.prompts import _split
 
     (tmp_path / "all.txt").write_text("a\nb\nc\nd\ne\nf\n")
     assert _split(tmp_path / "all.txt", 2, 4) == (["a", "b", "c", "d"], ["e", "f"])

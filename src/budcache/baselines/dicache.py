@@ -17,7 +17,6 @@ __all__ = ["DiCache"]
 
 PROBES = (1, 2)  # blocks, in trunks of at least twice as many
 WARMUPS = (0.2, 0.1, 0.0)  # shares of first steps; the authors' settings have the first and the last
-GAINS = (1.5, 2.0)  # the authors' for FLUX and for Wan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class DiCache(Native):
     """
 
     name: ClassVar[str] = "dicache"
-    candidates: ClassVar[int] = 96
+    candidates: ClassVar[int] = 56
     knob: ClassVar[Knob] = Knob("threshold")
     threshold: float = 0.4
     probe: int = 1
@@ -72,7 +71,7 @@ class DiCache(Native):
         return self.probe
 
     def variants(self) -> list[DiCache]:
-        """Both kinds of error, warm-ups from the authors' down to none, probes, gains; apart and together.
+        """Both kinds of error, warm-ups from the authors' down to none, probes; apart and together.
 
         And with the last step always computed, as for FLUX, and without, as for Wan: a warm-up of a fifth of the steps
         is most of a small budget, the last step one of its calls, and the method should not lose by that alone.
@@ -80,13 +79,12 @@ class DiCache(Native):
         kinds = (False, True) if self.difference is None else (self.difference,)
         together = replace(self, apart=False)
         return [
-            replace(each, difference=kind, warmup=share, probe=probe, last=last, gain=gain)
+            replace(each, difference=kind, warmup=share, probe=probe, last=last)
             for each in dict.fromkeys([self, together])
             for last in (self.last, not self.last)
             for kind in kinds
             for share in WARMUPS
             for probe in dict.fromkeys([self.probe, *(m for m in PROBES if m <= self.deepest)])
-            for gain in dict.fromkeys([self.gain, *GAINS])
         ]
 
     def relaxed(self) -> DiCache | None:

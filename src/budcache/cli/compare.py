@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,6 @@ import typer
 from budcache.aggregate import Care
 from budcache.cli.bar import Bar, tell_cost
 from budcache.cli.common import (
-    CALIBRATION_PROMPTS,
     CpusPerWorker,
     Device,
     Fps,
@@ -33,27 +32,24 @@ from budcache.cli.common import (
     WorkersOption,
     check_writable,
     command,
-    first_prompts,
     loader,
     open_pipeline,
     out,
     pipeline_refusals,
     say,
     settings_for,
-    tell,
     workers_for,
 )
+from budcache.cli.prompts import prompts_of
 from budcache.errors import SearchError
 from budcache.events import EntryDone, Event
 from budcache.options import check_budgets, parse_budgets
 from budcache.policy import Ladder
-from budcache.samples.prompts import read_prompts
 from budcache.wording import several
 
 if TYPE_CHECKING:
     from budcache.comparison import Comparison
 
-EVALUATION_PROMPTS = 16
 EMBEDDED_BATCH = 8  # the embedded models are small
 
 
@@ -145,12 +141,7 @@ def compare(
         asked_for |= {"--policy": policy, "--timed": timed, "--prompts": prompts, "--count": count}
         asked_for |= {"--calibration": calibration, "--calibration-count": calibration_count, "--dry-run": dry_run}
         asked_for |= {"--batch": batch, "--workers": workers, "--grow": grow, "--care": care != "typical"}
-        asked_for |= {"--settings": chosen}
-        if given := [name for name, value in asked_for.items() if value]:
-            raise SearchError(
-                f"--show-only shows what was last asked for in {folder}, so {given[0]} has no effect. Leave it out, or "
-                "compare with it: what is drawn already is not drawn again."
-            )
+        _check_only_shown(folder, asked_for | {"--settings": chosen})
         _tell(show(folder), folder, as_json)
         return
     if model is None or budgets is None:
@@ -166,14 +157,7 @@ def compare(
     check_names([*(names or ()), *(paired or ())], asked or (), ladders)
     check_timed(paired or (), [*(usual_methods() if names is None else names), *ladders])
     known = None if chosen is None else Settings.load(chosen)
-    if prompts is not None and calibration is None and not embedded and _needs_prompts(names):
-        learned_on, measured_on = _split(prompts, count, calibration_count)
-    else:
-        measured_on = _prompts(model, prompts, "evaluation", count or (EVALUATION_PROMPTS if embedded else None))
-        usual = CALIBRATION_PROMPTS if calibration is None else None
-        learned_on = _prompts(model, calibration, "calibration", calibration_count or usual)
-    if not measured_on:
-        raise SearchError("there are no prompts to measure on. Give a file of them with --prompts.")
+    learned_on, measured_on = prompts_of(model, prompts, calibration, count, calibration_count, names)
     if dry_run:
         tell_cost(
             expected(
@@ -232,6 +216,15 @@ def compare(
         say(f"{time.perf_counter() - begin:.0f} s in all")
 
 
+def _check_only_shown(folder: Path, asked_for: Mapping[str, object]) -> None:
+    """Refuse options that a folder which is only shown does not look at."""
+    if given := [name for name, value in asked_for.items() if value]:
+        raise SearchError(
+            f"--show-only shows what was last asked for in {folder}, so {given[0]} has no effect. Leave it out, or "
+            "compare with it: what is drawn already is not drawn again."
+        )
+
+
 class KeptRows:
     """Watches a comparison together with its bar, and counts the rows that an earlier run had finished."""
 
@@ -284,44 +277,3 @@ def _names(text: str, option: str) -> list[str]:
     if not names:
         raise SearchError(f"{option} names nothing. Write names with commas between them, or leave it out.")
     return names
-
-
-def _prompts(model: str, file: Path | None, split: str, count: int | None) -> list[str]:
-    """The prompts of a file, or those that an embedded model brings."""
-    from budcache import models
-
-    own = models.prompts(model, split) if model in models.EMBEDDED else []
-    found = own if file is None else read_prompts(file)
-    return first_prompts(found, count, file or model)
-
-
-def _needs_prompts(methods: list[str] | None) -> bool:
-    """Whether one of the methods has to be calibrated."""
-    from budcache.comparison.methods import UNTAUGHT
-
-    return methods is None or not set(methods) <= set(UNTAUGHT)
-
-
-def _split(file: Path, count: int | None, learn: int | None = None) -> tuple[list[str], list[str]]:
-    """One file for both: the first prompts to calibrate on, a third if nobody says how many; the rest to measure on."""
-    found = read_prompts(file)
-    if len(found) < 3:
-        raise SearchError(
-            f"{file} has {several(len(found), 'prompt')}, but methods have to be calibrated on two others than are "
-            "measured on. Give these with --calibration, or write more."
-        )
-    part = learn or min(max(2, len(found) // 3), CALIBRATION_PROMPTS)
-    if part >= len(found):
-        raise SearchError(
-            f"--calibration-count is {part}, but {file} has {len(found)} prompts, and one at least is to be measured "
-            "on. Lower it, or give others with --calibration."
-        )
-    rest = found[part:]
-    if count is not None and count > len(rest):
-        raise SearchError(
-            f"--count is {count}, but {file} has {len(rest)} to measure on beside {part} to calibrate on. "
-            "Lower it, or give others with --calibration."
-        )
-    measured = rest[:count]
-    tell(f"calibrating on the first {part} of {len(found)} prompts, measuring on {len(measured)} others.")
-    return found[:part], measured
