@@ -2,7 +2,7 @@
 
 Each method at its best, as in `budcache compare`: chosen on the calibration prompts that the demo searches on, and as
 many of them, by quality at the budget. The file says where it came from and what choosing took (for tiny-flux about
-46,700 sample-calls, a quarter of an hour on a busy core). `--model tiny-wan` makes those of `budcache demo --video`.
+64,000 sample-calls, a quarter of an hour on a busy core). `--model tiny-wan` makes those of `budcache demo --video`.
 Killed, the same command goes on with what its folder holds.
 """
 

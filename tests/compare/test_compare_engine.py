@@ -214,7 +214,7 @@ def test_seen_prompts_are_warned_of(flux, tmp_path):
         ({"budgets": [9]}, "budget of 9 does not fit 6 steps"),
         ({"budgets": []}, "no budget"),
         ({"methods": ["nonsense"]}, "no method 'nonsense'"),
-        ({"methods": ["teacache"]}, "TeaCache has to be calibrated"),
+        ({"methods": ["teacache"]}, "TeaCache is brought to a budget on calibration prompts"),
         ({"prompts": []}, "no prompts to measure on"),
         ({"batch": 0}, "batch must be at least 1"),
     ],

@@ -934,6 +934,7 @@ def test_care_for_the_worst_is_said_of_those_that_know_it(run, tmp_path):
         ({"weights": "0" * 16}, "weights is '0000000000000000' in one and"),
         ({"adapters": ["turbo (12345678) at 1"]}, "adapters is"),
         ({"scheduler": "UniPCMultistepScheduler"}, "scheduler is 'UniPCMultistepScheduler' in one and"),
+        ({"scheduler_settings": None}, "scheduler_settings is {} in one and"),
     ],
     ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",
 )
@@ -941,7 +942,8 @@ def test_settings_of_other_conditions_are_refused(change, says, run, tmp_path):
     given = {"budgets": [3], "calibration": ["a", "b"]}
     run("ipndm", **given)
     data = json.loads((tmp_path / "settings.json").read_text())
-    (tmp_path / "other.json").write_text(json.dumps(data | {"origin": data["origin"] | change}))
+    origin = {name: value for name, value in (data["origin"] | change).items() if value is not None}
+    (tmp_path / "other.json").write_text(json.dumps(data | {"origin": origin}))
     with pytest.raises(SearchError, match=f"were chosen at other conditions: {says}.*Leave them out"):
         run("ipndm", **given, folder=tmp_path / "new", settings=tmp_path / "other.json")
 
@@ -949,7 +951,7 @@ def test_settings_of_other_conditions_are_refused(change, says, run, tmp_path):
 def test_settings_of_fewer_prompts_than_ours_learns_on_are_warned_of(run, tmp_path):
     run("ipndm", budgets=[3], calibration=["a", "b"])
     given = {"folder": tmp_path / "new", "settings": tmp_path / "settings.json"}
-    with pytest.warns(BudcacheWarning, match="were chosen on 2 prompts, and ours learns on 3"):
+    with pytest.warns(BudcacheWarning, match="were chosen on 2 prompts, and this comparison has 3 to learn on"):
         found, calls = run("ipndm", budgets=[3], calibration=["c", "d", "e"], **given)
     assert found.entry("ipndm", 3).learned_on == 2
     assert calls == (STEPS + 3) * len(PROMPTS) + STEPS, "nothing is chosen again"
@@ -991,6 +993,18 @@ def test_a_metric_without_its_weights_costs_one_sentence(run, monkeypatch):
     assert [measure.name for measure in found.measures] == ["psnr"]
     with pytest.raises(BudcacheError, match="SSIM needs weights"):
         run("uniform", metrics=("ssim",))
+
+
+def test_rows_of_solvers_from_before_they_had_settings_are_drawn_again(run, tmp_path):
+    given = {"budgets": [3], "calibration": ["a", "b"]}
+    found, _ = run("uniform", "ipndm", **given)
+    file = tmp_path / "drawn.jsonl"
+    assert file.read_text().count('"settings chosen"') == 1
+    file.write_text(file.read_text().replace('"settings chosen"', '""'))
+    again, calls = run("uniform", "ipndm", **given)
+    assert calls >= 3 * len(PROMPTS)
+    assert again.entry("ipndm", 3).values == found.entry("ipndm", 3).values
+    assert run("uniform", "ipndm", **given)[1] == 0
 
 
 @pytest.mark.parametrize("solver", ["ipndm", "dpmpp", "unipc"])

@@ -91,9 +91,13 @@ def test_a_speed_up_is_that_of_the_calls_of_all_samples_not_of_those_that_were_t
     assert found.known
     assert found.median == pytest.approx(28 / (6 * share + 5 * (1 - share)), rel=0.01)
     assert found.median <= 28 * 100 / sum(made) * (1 + 1e-9), "what those calls allow"
-    assert speed(own, calls, [2.8] * 30, [28] * 30, [*made, 4]) == speed(own, calls, [2.8] * 30, [28] * 30), (
-        "some calls were never timed"
-    )
+
+
+def test_calls_that_were_not_timed_lie_between_those_that_were():
+    calls = [8, 4] * 14 + [6]
+    own = [0.1 * n for n in calls[:-1]] + [2.0]  # a single pair with six calls, and a disturbed one
+    found = speed(own, calls, [2.8] * 29, [28] * 29, [5, 6, 7] * 8)
+    assert found.median == pytest.approx(28 / 6)
 
 
 def test_with_as_many_numbers_of_calls_as_pairs_nothing_is_known():

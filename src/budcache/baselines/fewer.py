@@ -11,6 +11,7 @@ from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteSchedul
 from torch import Tensor
 
 from budcache.errors import PipelineError
+from budcache.pipeline.schedulers import retime
 
 __all__ = ["DPMPP", "IPNDM2", "SPACINGS", "UniPC", "another_solver", "check_euler"]
 
@@ -61,18 +62,38 @@ def _quantiles(shares: Tensor, shape: float) -> Tensor:
 
 
 def _respace(scheduler: Any, spacing: str) -> None:
-    """Other levels between the first and the last of a scheduler that has its own."""
+    """Other levels between the first and the last of a scheduler that has its own, and the times that go with them."""
     if spacing != "usual":
         levels = SPACINGS[spacing](scheduler.sigmas[:-1])
+        times = torch.stack([retime(scheduler, level) for level in levels.to("cpu", torch.float32)])
         scheduler.sigmas = torch.cat([levels, scheduler.sigmas[-1:]])
-        scheduler.timesteps = levels * scheduler.config.num_train_timesteps
+        scheduler.timesteps = times.to(scheduler.timesteps)
 
 
-class IPNDM2(FlowMatchEulerDiscreteScheduler):  # type: ignore[misc]
+class _Told:
+    """A scheduler that tells a tally of its steps; a copy, which pipelines make for a second stream, tells its own."""
+
+    tally: Any = None
+    spacing = "usual"
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """One step, and one call of the whole network."""
+        found = super().step(*args, **kwargs)  # type: ignore[misc]
+        if self.tally is not None:
+            done: int = self.step_index  # type: ignore[attr-defined]
+            self.tally.step_begins(done - 1)
+            self.tally.step_ends(done - 1, last=done == len(self.timesteps))  # type: ignore[attr-defined]
+        return found
+
+    def _begins(self) -> None:
+        if self.tally is not None:
+            self.tally.run_begins(None)
+
+
+class IPNDM2(_Told, FlowMatchEulerDiscreteScheduler):  # type: ignore[misc]
     """iPNDM(2M) for flow models, which diffusers does not have: `numerics.solvers.ipndm2` as a scheduler."""
 
     past: Any = None
-    spacing = "usual"
 
     @wraps(FlowMatchEulerDiscreteScheduler.set_timesteps)
     def set_timesteps(self, *args: Any, **kwargs: Any) -> None:
@@ -80,6 +101,7 @@ class IPNDM2(FlowMatchEulerDiscreteScheduler):  # type: ignore[misc]
         self.past = None
         super().set_timesteps(*args, **kwargs)
         _respace(self, self.spacing)
+        self._begins()
 
     @wraps(FlowMatchEulerDiscreteScheduler.step)
     def step(self, model_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +111,7 @@ class IPNDM2(FlowMatchEulerDiscreteScheduler):  # type: ignore[misc]
         return super().step(slope, *args, **kwargs)
 
 
-class _OnEulersLevels:
+class _OnEulersLevels(_Told):
     """A multistep scheduler of diffusers for flow models, on the very noise levels that Euler's would have.
 
     Its own `use_flow_sigmas` has other levels, and pipelines then keep theirs to themselves. So it is left off, and
@@ -98,7 +120,6 @@ class _OnEulersLevels:
 
     solver: Any  # the class of diffusers
     euler: Any  # gives the levels: shifted, stretched or inverted as its configuration has it
-    spacing = "usual"
     gap = 1e-6  # of the largest level to 1: the logarithm of what is left of the picture must be finite
 
     def __init__(self, **given: Any) -> None:
@@ -116,8 +137,15 @@ class _OnEulersLevels:
         own = _settings(self)
         vars(self).update(vars(fresh))
         self.register_to_config(**own)  # type: ignore[attr-defined]
-        self.sigmas = self.euler.sigmas.to("cpu", torch.float32).clamp(max=1 - self.gap)
+        self.sigmas = self.euler.sigmas.to("cpu", torch.float32).clone()
+        # The first level alone gives way, and not beyond the second: levels must fall.
+        self.sigmas[0] = min(float(self.sigmas[0]), max(1 - self.gap, float(self.sigmas[:2].mean())))
         self.timesteps = self.euler.timesteps
+        self._begins()
+
+    def scale_noise(self, *args: Any, **kwargs: Any) -> Any:
+        """As Euler's: pipelines that start midway mix noise into a picture."""
+        return self.euler.scale_noise(*args, **kwargs)
 
     def _sigma_to_alpha_sigma_t(self, sigma: Any) -> tuple[Any, Any]:
         return 1 - sigma, sigma
@@ -129,11 +157,21 @@ class DPMPP(_OnEulersLevels, DPMSolverMultistepScheduler):  # type: ignore[misc]
     solver = DPMSolverMultistepScheduler
     gap = 5e-4  # about where diffusers has it begin; nearer to 1, its second step is of first order
 
+    @wraps(DPMSolverMultistepScheduler.step)  # pipelines look at what it takes
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """One step."""
+        return super().step(*args, **kwargs)
+
 
 class UniPC(_OnEulersLevels, UniPCMultistepScheduler):  # type: ignore[misc]
     """UniPC."""
 
     solver = UniPCMultistepScheduler
+
+    @wraps(UniPCMultistepScheduler.step)
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """One step."""
+        return super().step(*args, **kwargs)
 
 
 def another_solver(scheduler: Any, name: str, *, spacing: str = "usual", gap: float | None = None, **given: Any) -> Any:

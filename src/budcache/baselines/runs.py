@@ -11,11 +11,11 @@ from budcache.baselines.base import Baseline, Native
 from budcache.baselines.engine import Engine
 from budcache.baselines.installed import Installed
 from budcache.baselines.solvers import Solver
-from budcache.baselines.tally import Tally, Whole
+from budcache.baselines.tally import EveryStep, Tally
 from budcache.errors import PipelineError
 from budcache.mask import Computed, Mask
 from budcache.pipeline.parts import denoisers
-from budcache.pipeline.steps import followed
+from budcache.pipeline.steps import check_free, followed
 from budcache.pipeline.trunk import SPLITS, unknown
 
 __all__ = ["Runs", "caching"]
@@ -43,21 +43,21 @@ class Runs:
 
 @contextmanager
 def caching(pipe: Any, method: Baseline, steps: int | None = None) -> Iterator[Runs]:
-    """Run a pipeline under a caching method for the length of a `with` block.
+    """Run a pipeline under a caching method, or with fewer steps of another solver, in a `with` block.
 
     Args:
-        pipe: a pipeline whose trunk is known; it is as it was when the block is left, however that happens.
+        pipe: a pipeline, for caches one whose trunk is known; it is as it was when the block is left, however that
+            happens.
         method: the method, tuned or not.
         steps: K. Call the pipeline with `num_inference_steps` left out or equal to it; for fewer steps of another
             solver, to their number.
     """
     steps = method.steps if steps is None else steps
     _check(pipe, method)
-    tally = Whole() if method.whole else Tally()
+    tally = EveryStep() if method.whole else Tally()
     with ExitStack() as undo:
         if isinstance(method, Solver):
-            undo.enter_context(method.solving(pipe))
-            undo.enter_context(followed(pipe, method.asked(steps), tally))
+            undo.enter_context(method.solving(pipe, tally))
         elif isinstance(method, Native):
             engine = Engine(method, steps, tally)
             undo.enter_context(engine.attached(pipe))
@@ -79,6 +79,7 @@ def _check(pipe: Any, method: Baseline) -> None:
             f"{type(pipe).__name__} is not a diffusers pipeline with a scheduler and a transformer. "
             "Pass the pipeline itself, not one of its parts."
         )
+    check_free(pipe)
     if method.whole:
         return
     if getattr(pipe, "controlnet", None) is not None:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from budcache.baselines.record import Record
+    from budcache.baselines.tally import Tally
 
-__all__ = ["SOLVERS", "DPMSolverPP", "Solver", "UniPC", "iPNDM"]
+__all__ = ["IPNDM", "SOLVERS", "DPMSolverPP", "Solver", "UniPC"]
 
 GAPS = (1e-6, 5e-4, 5e-3)  # of the first noise level to 1; diffusers has solvers of flows begin at the first or second
 UNIPC_ORDERS = (1, 2, 3)
@@ -35,6 +36,7 @@ class Solver(Baseline):
     knob: ClassVar[Knob] = Knob("budget", whole=True)
     static: ClassVar[bool] = True
     whole: ClassVar[bool] = True
+    choices: ClassVar[dict[str, tuple[Any, ...]]] = {}  # of settings beside the spacing
     budget: int = 0
     spacing: str = "usual"
 
@@ -61,14 +63,20 @@ class Solver(Baseline):
         return replace(self, budget=budget)
 
     def pattern(self, steps: int) -> Hashable:
-        """All settings differ."""
-        return self.asked(steps), repr(replace(self, budget=0))
+        """What acts in so few steps."""
+        count = self.asked(steps)
+        return count, repr(self.acting(count))
+
+    def acting(self, steps: int) -> Self:
+        """The same with what has no effect in so few steps as it usually is: two levels cannot be spaced."""
+        return replace(self, budget=0, spacing="usual") if steps <= 2 else replace(self, budget=0)
 
     @contextmanager
-    def solving(self, pipe: Any) -> Iterator[None]:
-        """A pipeline with this solver for the length of a `with` block."""
+    def solving(self, pipe: Any, tally: Tally | None = None) -> Iterator[None]:
+        """A pipeline with this solver for the length of a `with` block; a tally is told of every step."""
         original = pipe.scheduler
         pipe.scheduler = another_solver(original, self.name, spacing=self.spacing, **self.given)
+        pipe.scheduler.tally = tally
         try:
             yield
         finally:
@@ -85,11 +93,9 @@ class Solver(Baseline):
         found = [replace(self, **dict(zip(choices, values, strict=True))) for values in product(*choices.values())]
         return list(dict.fromkeys([self, *found]))
 
-    choices: ClassVar[dict[str, tuple[Any, ...]]] = {}
-
 
 @dataclass(frozen=True, kw_only=True)
-class iPNDM(Solver):
+class IPNDM(Solver):
     """iPNDM(2M)."""
 
     name: ClassVar[str] = "ipndm"
@@ -115,6 +121,11 @@ class DPMSolverPP(Solver):
     def given(self) -> dict[str, Any]:
         """In diffusers' words."""
         return {"gap": self.gap, "solver_type": "heun" if self.heun else "midpoint"}
+
+    def acting(self, steps: int) -> DPMSolverPP:
+        """The first and the last step are of first order."""
+        found = super().acting(steps)
+        return replace(found, heun=found.heun and steps > 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,5 +155,10 @@ class UniPC(Solver):
         off = [] if self.corrector else list(range(self.asked(self.steps)))
         return {"gap": self.gap, "solver_order": self.order, "disable_corrector": off}
 
+    def acting(self, steps: int) -> UniPC:
+        """The order rises from one and falls back to it; what the last step corrects, it forgets."""
+        found = super().acting(steps)
+        return replace(found, order=min(found.order, (steps + 1) // 2), corrector=found.corrector or steps <= 2)
 
-SOLVERS: dict[str, type[Solver]] = {kind.name: kind for kind in (iPNDM, DPMSolverPP, UniPC)}
+
+SOLVERS: dict[str, type[Solver]] = {kind.name: kind for kind in (IPNDM, DPMSolverPP, UniPC)}

@@ -12,7 +12,7 @@ from budcache.errors import PipelineError
 from budcache.mask import Computed
 from budcache.pipeline.trunk import blocks_of, transformers
 
-__all__ = ["Counting", "Tally", "Whole", "counting", "watched"]
+__all__ = ["Counting", "EveryStep", "Tally", "counting", "watched"]
 
 
 class Tally:
@@ -60,7 +60,7 @@ class Tally:
         """There is nothing to let go of."""
 
 
-class Whole(Tally):
+class EveryStep(Tally):
     """Of methods that run the whole network at every step, so that nothing has to be watched."""
 
     def step_begins(self, step: int) -> None:

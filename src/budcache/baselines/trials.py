@@ -13,7 +13,7 @@ import numpy as np
 from budcache.aggregate import Care, cared_for
 from budcache.baselines.base import Baseline
 from budcache.baselines.pictures import Sample, drawn, ratio
-from budcache.baselines.record import Record, record
+from budcache.baselines.record import Record, record, unwatched
 from budcache.baselines.runs import caching
 
 __all__ = ["Trial", "Trials"]
@@ -52,6 +52,7 @@ class Trials:
         learned_here: whether the method was learned on these very samples. One that learns much is then run on each
             quarter of them as learned on the other three (of two or three samples, on each; a single one
             serves for both).
+        whole: whether the method runs the whole network, so that nothing of full runs but their pictures is needed.
     """
 
     def __init__(
@@ -64,10 +65,11 @@ class Trials:
         spent: Callable[[int], None] = lambda calls: None,
         care: Care = "typical",
         learned_here: bool = False,
+        whole: bool = False,
     ) -> None:
         self.pipe, self.samples, self.steps, self.batch, self.spent = pipe, samples, steps, batch, spent
         self.care: Care = care
-        self.learned_here = learned_here
+        self.learned_here, self.whole = learned_here, whole
         self.sample_calls = 0.0
         self._known = known
         self._made: dict[str, Trial] = {}
@@ -114,6 +116,8 @@ class Trials:
         if self._known is not None:
             return self._known
         self._spend(self.steps * len(self.samples))
+        if self.whole:
+            return unwatched(self.pipe, self.steps, self.samples)
         return record(self.pipe, self.steps, self.samples, self.batch)
 
     def _spend(self, calls: float) -> None:

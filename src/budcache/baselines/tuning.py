@@ -104,7 +104,7 @@ class Tuner(Generic[Method]):
         learned_here: bool = False,
     ) -> None:
         self.method, self.samples, self.steps = method, samples, method.steps if steps is None else steps
-        self.trials = Trials(pipe, samples, self.steps, known, batch, spent, care, learned_here)
+        self.trials = Trials(pipe, samples, self.steps, known, batch, spent, care, learned_here, method.whole)
         self._thresholds: Thresholds[Method] = Thresholds(self.trials)
 
     @property

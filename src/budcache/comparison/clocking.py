@@ -66,7 +66,7 @@ def clock(drawing: Drawing, preparation: Preparation) -> None:
     ]
     for some in (rows[n : n + TOGETHER] for n in range(0, len(rows), TOGETHER)):
         try:
-            timed = _pairs(drawing, [each.ready for each in some])
+            timed = _pairs(drawing, some)
         except BudcacheError as error:
             _left_untimed([row.drawn for row in some], error)
             continue
@@ -93,9 +93,9 @@ def _left_untimed(those: Sequence[Drawn], error: BudcacheError) -> None:
     warnings.warn(f"{names} cannot be timed: {error}", BudcacheWarning, stacklevel=2)
 
 
-def _pairs(drawing: Drawing, those: Sequence[Ready]) -> list[list[Pair]]:
+def _pairs(drawing: Drawing, rows: Sequence[_Row]) -> list[list[Pair]]:
     """Rounds of a full run and runs of these, until all their ratios are known: the pairs of each."""
-    full = plain(drawing.pipe, drawing.steps)
+    full, those = plain(drawing.pipe, drawing.steps), [row.ready for row in rows]
 
     def around(turn: int, left: Sequence[int]) -> list[Pair]:
         first = turn // 2 % len(left)
@@ -109,7 +109,7 @@ def _pairs(drawing: Drawing, those: Sequence[Ready]) -> list[list[Pair]]:
         own = [took[row] for row in left]
         return [Pair(slow.loop, slow_calls, lap.loop, calls, lap.memory, slow.memory) for lap, calls in own]
 
-    return enough(around, len(those))
+    return enough(around, len(those), made=[row.drawn.entry.calls for row in rows])
 
 
 def _run(drawing: Drawing, number: int, ready: Ready) -> tuple[Lap, float]:

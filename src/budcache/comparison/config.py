@@ -79,7 +79,8 @@ class CompareConfig:
         lacking = [name for name in self.methods if name not in (*self.policies, *UNTAUGHT)]
         if lacking and not self.calibration:
             raise SearchError(
-                f"{title(lacking[0])} has to be calibrated. Give calibration prompts, other than those to measure on."
+                f"{title(lacking[0])} is brought to a budget on calibration prompts. Give some, other than those to "
+                "measure on."
             )
         for name in self.metrics:
             blank = next((i for i, sample in enumerate(self.samples) if not prompt_of(sample)), None)

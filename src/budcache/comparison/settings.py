@@ -132,7 +132,9 @@ class Settings:
                     f"the settings were chosen with {name} {theirs}, and this comparison has {here}. {again}"
                 )
         known = Origin.model_validate({name: self.origin[name] for name in CONDITIONS if name in self.origin})
-        told = [name for name in CONDITIONS if name in self.origin or name == "adapters"]
+        # Of these, none is left out of the file, too.
+        blank = {"adapters": True, "scheduler_settings": "scheduler" in self.origin}
+        told = [name for name in CONDITIONS if name in self.origin or blank.get(name)]
         if differs := known.difference(origin, told):
             raise SearchError(f"the settings were chosen at other conditions: {differs}. {again}")
 

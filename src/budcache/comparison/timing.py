@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 __all__ = [
     "LEAST_PAIRS",
     "MANY_PAIRS",
@@ -38,6 +40,7 @@ LOOK = 5  # pairs from one look to the next
 SECONDS = 30.0  # a method, within which more than `MANY_PAIRS` are run
 KNOWN = 0.05  # the half-width of its interval, as a share of a speed-up that counts as known
 NOT_MEASURABLE, NOT_TIMED = "not measurable here", "not timed"
+FEW = 3  # pairs of runs with as many calls, of which a median tells something
 BEYOND = 0.01  # by which an interval may lie above what the calls allow: machines repeat themselves no better
 CHANCE = 0.05  # that the true median is outside of its interval
 
@@ -80,7 +83,10 @@ class Pair(NamedTuple):
 
 
 def enough(
-    run: Callable[[int, Sequence[int]], Sequence[Pair]], count: int = 1, clock: Callable[[], float] = time.monotonic
+    run: Callable[[int, Sequence[int]], Sequence[Pair]],
+    count: int = 1,
+    clock: Callable[[], float] = time.monotonic,
+    made: Sequence[Sequence[float]] = (),
 ) -> list[list[Pair]]:
     """Pairs of methods with the same full runs until every ratio is known: 30 at most, and where they are quick 90.
 
@@ -90,6 +96,7 @@ def enough(
         run: makes the round of a number for the methods with these numbers, a pair of each; round 0 only warms up.
         count: how many methods there are.
         clock: seconds.
+        made: the calls of each method on all samples, if they may be others than on those that are timed.
     """
     left = list(range(count))
     run(0, left)
@@ -99,14 +106,14 @@ def enough(
         for number, pair in zip(left, run(turn, left), strict=True):
             found[number].append(pair)
         if turn >= LEAST_PAIRS and turn % LOOK == 0:
-            left = [number for number in left if not pace(found[number]).known]
+            left = [number for number in left if not pace(found[number], made[number] if made else ()).known]
     return found
 
 
-def pace(pairs: Sequence[Pair]) -> Speed:
-    """The speed-up that pairs tell."""
+def pace(pairs: Sequence[Pair], made: Sequence[float] = ()) -> Speed:
+    """The speed-up that pairs tell; see `speed`."""
     full, full_calls, own, calls, *_ = zip(*pairs, strict=True)
-    return speed(own, calls, full, full_calls)
+    return speed(own, calls, full, full_calls, made)
 
 
 def speed(
@@ -123,13 +130,12 @@ def speed(
         calls: its model calls.
         full_seconds: of the full run's loop, in each pair.
         full_calls: its model calls.
-        made: the method's calls on all samples, of which only some are timed. The speed-up is that of these, as far as
-            runs of as many calls were timed; else that of the timed runs.
+        made: the method's calls on all samples, of which only some are timed: the speed-up is that of these.
     """
     if not seconds:
         return Speed(1.0, 1.0, 1.0, noisy=True)
     ratios = [full / own for full, own in zip(full_seconds, seconds, strict=True)]
-    counts = Counter(made if made and set(made) <= set(calls) else calls)
+    counts = Counter(made or calls)
     allowed = sum(full_calls) / len(full_calls) * counts.total() / sum(n * count for n, count in counts.items())
     earlier = ratios[:-LOOK] or ratios, calls[:-LOOK] or calls
     whole, before = _typical(ratios, calls, counts), _typical(*earlier, counts)
@@ -163,16 +169,21 @@ def _typical(ratios: Sequence[float], calls: Sequence[float], counts: Mapping[fl
     """The ratio over runs whose calls may differ from sample to sample; `counts` has how many runs make so many.
 
     Runs of as many calls have a median of their own, and in their proportions times add up: the median over all would
-    be that of the commonest number of calls. How far pairs scatter is told by all of them together, each beside the
-    median of its like; every further median takes a pair away, and with few pairs to a median nothing is known.
+    be that of the commonest number of calls. What was hardly timed, or never, lies on a straight line between others.
+    How far pairs scatter is told by all of them together, each beside what is typical of its calls; every further
+    median takes a pair away, and with few pairs to a median nothing is known.
     """
-    like = {n: median(ratio for ratio, own in zip(ratios, calls, strict=True) if own == n) for n in set(calls)}
-    known = {n: count for n, count in counts.items() if n in like} or dict.fromkeys(like, 1)
-    middle = sum(known.values()) / sum(count / like[n] for n, count in known.items())
-    low, high = _interval([ratio / like[n] for ratio, n in zip(ratios, calls, strict=True)])
+    groups = {n: [ratio for ratio, own in zip(ratios, calls, strict=True) if own == n] for n in sorted(set(calls))}
+    like = {n: median(group) for n, group in groups.items() if len(group) >= FEW} or {
+        n: median(group) for n, group in groups.items()
+    }
+    # Times in units of the full run's, which are straight in the calls where ratios are not.
+    times = {n: float(np.interp(n, list(like), [1 / ratio for ratio in like.values()])) for n in {*counts, *groups}}
+    middle = sum(counts.values()) / sum(count * times[n] for n, count in counts.items())
+    low, high = _interval([ratio * times[n] for ratio, n in zip(ratios, calls, strict=True)])
     wider = len(calls) / (len(calls) - len(like) + 1)
     below, above = (1 - low) * wider, (high - 1) * wider
-    narrow = max(below, above) <= KNOWN and len(calls) >= 3 * len(like)
+    narrow = max(below, above) <= KNOWN and len(calls) >= FEW * len(groups)
     return _Typical(middle, middle * max(1 - below, 0), middle * (1 + above), narrow)
 
 

@@ -232,8 +232,8 @@ def _warn_of_shared_prompts(config: CompareConfig) -> None:
         return
     if (few := config.settings.origin.get("prompts")) is not None and few < len(config.calibration):
         warnings.warn(
-            f"the settings of other methods were chosen on {several(few, 'prompt')}, and ours learns on "
-            f"{len(config.calibration)}. Leave them out for a comparison on as many.",
+            f"the settings of other methods were chosen on {several(few, 'prompt')}, and this comparison has "
+            f"{len(config.calibration)} to learn on. Leave them out, and they are chosen on as many.",
             BudcacheWarning,
             stacklevel=4,
         )

@@ -21,7 +21,7 @@ from budcache.pipeline.arguments import arguments
 from budcache.pipeline.schedulers import check_scheduler, install
 from budcache.pipeline.standin import StandIn, Timesteps, ask_for_steps
 
-__all__ = ["Listener", "followed"]
+__all__ = ["Listener", "check_free", "followed"]
 
 
 class Listener(Protocol):
@@ -56,14 +56,19 @@ def followed(pipe: Any, steps: int, listener: Listener) -> Iterator[None]:
         steps: K. The pipeline is to be called with `num_inference_steps` left out or equal to it.
         listener: who is told.
     """
+    check_free(pipe)
     original = pipe.scheduler
-    if isinstance(original, StandIn):
-        raise PipelineError("this pipeline carries a policy or a caching method already. Take that off first.")
     pipe.scheduler = StepScheduler(original, steps, listener, _default_steps(pipe))
     try:
         yield
     finally:
         pipe.scheduler = original
+
+
+def check_free(pipe: Any) -> None:
+    """Refuse a pipeline whose scheduler has been replaced already."""
+    if isinstance(pipe.scheduler, StandIn):
+        raise PipelineError("this pipeline carries a policy or a caching method already. Take that off first.")
 
 
 def _default_steps(pipe: Any) -> int | None:
