@@ -10,7 +10,7 @@ import pytest
 
 import budcache
 from budcache import Ladder, models
-from budcache.baselines import CHOSEN
+from budcache.baselines import TUNABLE
 from budcache.cli import demo
 from budcache.comparison import Comparison
 from budcache.comparison.settings import Settings
@@ -57,7 +57,7 @@ def test_the_demo_has_settings_of_every_method_that_it_shows():
     for method in show.tuned:
         for budget in show.compared:
             found = settings.find(method, budget)
-            assert found.samples == CHOSEN[method].learned_on(show.calibration)
+            assert found.samples == TUNABLE[method].learned_on(show.calibration)
             (setting, calls), *others = found.settings
             assert setting.steps == show.steps
             assert calls == budget or any((each - budget) * (calls - budget) < 0 for _, each in others)

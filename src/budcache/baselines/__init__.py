@@ -26,7 +26,7 @@ from budcache.baselines.tuning import tune
 
 __all__ = [
     "BASELINES",
-    "CHOSEN",
+    "TUNABLE",
     "Baseline",
     "Branch",
     "Here",
@@ -50,4 +50,4 @@ BASELINES: dict[str, type[Baseline]] = {
 }
 
 # All that has settings to choose: the caches, and fewer steps of other solvers.
-CHOSEN: dict[str, type[Baseline]] = {**BASELINES, **SOLVERS}
+TUNABLE: dict[str, type[Baseline]] = {**BASELINES, **SOLVERS}

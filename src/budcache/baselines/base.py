@@ -1,4 +1,4 @@
-"""What a caching method is: a decision at the trunk's entrance, and something to add where the trunk is skipped."""
+"""What another method is; of a cache: a decision at the trunk's entrance, and what to add where the trunk is skipped."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Branch(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline(ABC):
-    """A caching method with its settings.
+    """A caching method, or another solver, with its settings.
 
     Args:
         steps: K, the number of steps it was made for.

@@ -64,7 +64,7 @@ class Choosing:
         for kept in (self.given, self._chosen):
             if kept is not None and (known := kept.find(method, budget)) is not None:
                 return known
-        from budcache.baselines import CHOSEN
+        from budcache.baselines import TUNABLE
         from budcache.baselines.tuning import Choice
 
         self.meter.add(0, note=f"choosing settings for {budget} calls")
@@ -74,7 +74,7 @@ class Choosing:
         best = tuner.choice(budget)
         found = Choice(
             best.settings,
-            samples=CHOSEN[method].learned_on(len(self.samples)),
+            samples=TUNABLE[method].learned_on(len(self.samples)),
             # Full runs and calibration serve all budgets, and count at each, as our search does.
             sample_calls=best.sample_calls + spent,
         )
@@ -84,11 +84,11 @@ class Choosing:
 
     def _tuner(self, method: str) -> tuple[Any, int]:
         """What brings a method to all budgets, and the sample-calls that calibrating it took."""
-        from budcache.baselines import CHOSEN
+        from budcache.baselines import TUNABLE
         from budcache.baselines.tally import counting
         from budcache.baselines.tuning import Tuner
 
-        kind = CHOSEN[method]
+        kind = TUNABLE[method]
         kind.check(self.pipe)  # before full runs are made
         full, calls = self._full_runs if kind.whole else self._record, 0
         if kind.whole:
@@ -149,9 +149,9 @@ class Choosing:
 
 def expected_calls(method: str, steps: int, budgets: Sequence[int], samples: int, care: Care) -> int:
     """About how many sample-calls choosing will take for some budgets, beside the full runs that serve all methods."""
-    from budcache.baselines import CHOSEN
+    from budcache.baselines import TUNABLE
     from budcache.baselines.tuning import first_samples, halving_runs
 
-    kind = CHOSEN[method]
+    kind = TUNABLE[method]
     runs = halving_runs(kind.candidates, kind.learned_on(samples), first_samples(care))
     return kind.calibration_calls(steps, samples) + runs * sum(budgets)

@@ -44,13 +44,13 @@ class Settings:
 
     def find(self, method: str, budget: int) -> Choice[Any] | None:
         """What was chosen for a method at a budget."""
-        from budcache.baselines import CHOSEN
+        from budcache.baselines import TUNABLE
         from budcache.baselines.tuning import Choice
 
         kept = self._kept.get(method, {}).get(budget)
         if kept is None:
             return None
-        made = [(CHOSEN[method](**_tuples(facts)), float(calls)) for facts, calls in kept["settings"]]
+        made = [(TUNABLE[method](**_tuples(facts)), float(calls)) for facts, calls in kept["settings"]]
         return Choice(tuple(made), kept["samples"], kept["sample_calls"])
 
     def keep(self, method: str, budget: int, choice: Choice[Any]) -> None:
