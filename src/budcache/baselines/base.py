@@ -1,4 +1,4 @@
-"""What another method is; of a cache: a decision at the trunk's entrance, and what to add where the trunk is skipped."""
+"""What another method is; of a cache, a decision at the trunk's entrance, and what to add where that is skipped."""
 
 from __future__ import annotations
 
