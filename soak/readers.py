@@ -83,8 +83,8 @@ def _comparisons(_: Path) -> list[Any]:
 
 
 def _compared(tree: Any) -> None:
+    from budcache.comparison.numbers import rows
     from budcache.comparison.result import Comparison
-    from budcache.comparison.table import rows
 
     rows(Comparison.model_validate(tree))
 
@@ -124,8 +124,8 @@ def _spoil_in_place(victim: Path, chance: random.Random) -> None:
 def _folder_read(path: Path) -> None:
     """As `compare --show-only` reads it, then as more would be measured in it."""
     from budcache.comparison.folder import Folder
+    from budcache.comparison.numbers import rows
     from budcache.comparison.showing import gathered
-    from budcache.comparison.table import rows
     from budcache.report.frames import frames, length
 
     found = gathered(path)

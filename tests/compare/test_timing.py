@@ -15,7 +15,7 @@ from zoo import entry
 from budcache import Mask
 from budcache.comparison import Comparison, Entry, Lead, Measure, lead, percentile_lead, tail_lead
 from budcache.comparison.entry import FULL
-from budcache.comparison.table import rows
+from budcache.comparison.numbers import rows
 from budcache.comparison.timing import (
     LEAST_PAIRS,
     LOOK,

@@ -13,7 +13,7 @@ from comparisons import STEPS, comparison, draw, film
 
 from budcache import Ladder, Mask, Policy
 from budcache.comparison import Comparison
-from budcache.comparison.table import write_csv
+from budcache.comparison.numbers import write_csv
 from budcache.report.page import write
 
 HERE = Path(__file__).parent / "browser"

@@ -15,7 +15,7 @@ from PIL import Image
 from budcache import Ladder, Mask, Policy
 from budcache.comparison import Comparison, Measure
 from budcache.comparison.kept import picture
-from budcache.comparison.table import rows
+from budcache.comparison.numbers import rows
 from budcache.metrics import METRICS
 from budcache.provenance import Quality
 from budcache.report import exports, promises

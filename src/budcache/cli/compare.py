@@ -245,7 +245,8 @@ class KeptRows:
 def _tell(found: Comparison, folder: Path, as_json: bool, note: str = "") -> None:
     """The table, what was left out, the outcome in one sentence, and where everything is."""
     from budcache.comparison import headline
-    from budcache.comparison.table import rows, text
+    from budcache.comparison.numbers import rows
+    from budcache.comparison.table import text
 
     page = folder / "comparison.html"
     if as_json:

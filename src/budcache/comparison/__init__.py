@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from budcache.comparison.entry import Entry, Measure
 from budcache.comparison.measuring import measure
+from budcache.comparison.numbers import write_csv
 from budcache.comparison.result import Comparison, LeftOut
 from budcache.comparison.showing import show
-from budcache.comparison.table import text, write_csv
+from budcache.comparison.table import text
 from budcache.comparison.verdict import Lead, best_other, headline, lead, percentile_lead, tail_lead
 
 __all__ = [

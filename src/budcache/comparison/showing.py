@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from budcache.comparison.entry import BESIDE, FULL, Entry, Measure
 from budcache.comparison.kept import Drawn, Kept
+from budcache.comparison.numbers import write_csv
 from budcache.comparison.preparing import LEDGER
 from budcache.comparison.result import Comparison, LeftOut, Tried
-from budcache.comparison.table import write_csv
 from budcache.errors import FileError
 from budcache.metrics import METRICS
 from budcache.strategies import read_history

@@ -1,13 +1,9 @@
-"""The comparison as a table in the form of the paper's Table 1: for the terminal, and for spreadsheets."""
+"""The comparison as a table in the form of the paper's Table 1, for the terminal, and what its marks mean."""
 
 from __future__ import annotations
 
-import csv
-import io
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -19,9 +15,8 @@ from budcache.comparison.methods import CARELESS, METHODS, SOLVERS, UNCHECKED
 from budcache.comparison.result import Comparison
 from budcache.comparison.timing import NOT_MEASURABLE, NOT_TIMED
 from budcache.comparison.verdict import lead
-from budcache.storage.files import write_text
 
-__all__ = ["NOISY", "NOTES", "Cell", "cells", "equivalents", "heading", "notes", "rows", "text", "write_csv"]
+__all__ = ["NOISY", "NOTES", "Cell", "cells", "equivalents", "heading", "notes", "text"]
 
 SECONDS, FIRST = 2, 4  # the places in a row of the loop's seconds and of the first metric
 NOISY = (
@@ -212,38 +207,3 @@ def _written(cell: Cell, plain: bool) -> Text:
     error = (f"±{cell.error}", "dim") if cell.error else ""
     mark = "=" * cell.undecided or "^" * (plain and cell.rank == 1)
     return Text.assemble((cell.text, STYLES.get(cell.rank, "")), error, mark)
-
-
-def rows(comparison: Comparison) -> list[dict[str, Any]]:
-    """A row for each method and budget, for machines; the values of single samples are in the JSON file.
-
-    Of every metric the mean, its standard error, the bad tail and the worst: psnr, psnr_se, psnr_p5, psnr_worst; for
-    one that should be low lpips, lpips_se, lpips_p95, lpips_worst.
-    """
-    found = []
-    for entry in comparison.entries:
-        row: dict[str, Any] = {"method": entry.method, "budget": entry.budget, "calls": entry.mean_calls}
-        made, knobs = [n for each in entry.counting for n in each.calls], [each.knob for each in entry.counting]
-        row |= {"calls_min": min(made), "calls_max": max(made)}
-        row["calls_made"] = entry.calls_text if len(entry.counting) > 1 else None
-        row |= {"call_equivalents": entry.mean_equivalents, "seconds": comparison.latency(entry)}
-        speed = entry.speed if entry.speed.known else None
-        row |= {"speedup": speed and speed.median, "speedup_min": speed and speed.low}
-        row |= {"speedup_max": speed and speed.high, "timing": entry.speed.text, "pairs": entry.speed.pairs}
-        row |= {"before_seconds": entry.before_seconds, "after_seconds": entry.after_seconds}
-        row["memory"] = comparison.memory(entry)
-        for measure in comparison.measures:
-            names = [f"{measure.name}{part}" for part in ("", "_se", f"_{measure.tail_name}", "_worst")]
-            row |= dict(zip(names, entry.summed(measure) or [None] * 4, strict=True))
-        row |= {"knob": knobs[0], "second_knob": knobs[1] if len(knobs) > 1 else None}
-        found.append({**row, "learned_on": entry.learned_on, "learning_calls": entry.learning_calls})
-    return found
-
-
-def write_csv(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
-    """The rows as a file for spreadsheets."""
-    sheet, lines = io.StringIO(), rows(comparison)
-    writer = csv.DictWriter(sheet, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)  # None becomes an empty cell
-    return write_text(path, sheet.getvalue())

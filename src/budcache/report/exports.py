@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 from budcache.chosen import load
+from budcache.comparison.numbers import rows
 from budcache.comparison.result import Comparison
-from budcache.comparison.table import rows
 from budcache.errors import BudcacheError
 
 __all__ = ["packed", "policy_file"]
