@@ -53,9 +53,9 @@ How to read it:
   many runs of each; Table 1 also has it on twelve, which cost as much as our search. L2P and ERTACache are written
   after their papers: none of their authors' code could be downloaded to check them against. "Heuristics" are the
   paper's: TeaCache, MagCache, LeMiCa, DiCache, ERTACache and TaylorSeer. Fewer steps of other solvers have their
-  order, corrector, spacing of noise levels and start chosen likewise, which gained UniPC 2.4 to 4.6 dB in Table 1; they are
-  judged by how near they come to the Euler run that all others imitate. The caches of diffusers and cache-dit, which
-  `budcache compare` also runs, are left out.
+  order, corrector, spacing of noise levels and start chosen likewise, which gained UniPC 2.4 to 4.6 dB in Table 1;
+  they are judged by how near they come to the Euler run that all others imitate. The caches of diffusers and
+  cache-dit, which `budcache compare` also runs, are left out.
 - **Published search** is the method of the paper as its authors' code has it: two prompts (eight in a row of its
   own), annealing, two rounds of climbing (20, the authors' settings, in another), residual reuse. That scores about
   as many masks as the paper prints at 8 calls, and at 9 and 10 calls 6 and 18 % fewer ([Table
