@@ -68,7 +68,7 @@ How to read it:
 - **budcache** is our search (of runs of 8 steps it tries every mask), fitted and then aligned (`--refine full`). By
   default nothing is aligned; that is the row "fitted" of Table 1. Aligning takes most of its
   sample-calls: 29,000 for all budgets, where choosing the
-  settings of another method took 6,000 to 22,000 and LeMiCa's graphs 10,000 and 28,000. What each took stands behind
+  settings of another method took 4,000 to 31,000 and LeMiCa's graphs 10,000 and 28,000. What each took stands behind
   Table 1.
 - **"paper: ..."** columns are what the paper prints, nearly all of it for FLUX.1-dev: there to compare orders and
   distances, not values.

@@ -86,6 +86,14 @@ REASONS = {
         "Care for the worst raises the 5th percentile of budcache": (
             "at 9 calls both searches choose the same mask, at 10 calls the lead is 1.7 of its standard errors"
         ),
+        "Care for the worst raises the 5th percentile of iPNDM": (
+            "at 9 and 10 calls it chooses the settings that are chosen anyway, at 6 and 8 calls others that are better "
+            "or worse by less than chance"
+        ),
+        "Care for the worst raises the 5th percentile of DPM": "it chooses the settings that are chosen anyway",
+        "Care for the worst raises the 5th percentile of UniPC": (
+            "at 5 and 10 calls it chooses the settings that are chosen anyway, elsewhere such as differ little"
+        ),
         "Care for the worst raises the 5th percentile of DiCache": (
             "at 5, 6 and 9 calls it chooses the settings that are chosen anyway, at 8 and 10 calls others that are no "
             "better on other prompts"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import wraps
 from operator import index
@@ -15,7 +15,7 @@ from budcache.wording import nearest, quote
 
 __all__ = [
     *("bytes_of", "check_budgets", "check_care", "known_options", "known_options_of_serving"),
-    *("one_or_several", "parse_budgets", "whole"),
+    *("one_or_several", "parse_budgets", "several_names", "whole"),
 ]
 
 P = ParamSpec("P")
@@ -118,3 +118,8 @@ def bytes_of(value: int | str) -> int:
     if found < 0:
         raise SearchError(f"a memory of {quote(value)} cannot be read. Write it as 500M or 2G.")
     return found
+
+
+def several_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names as they are given; a single one may come by itself."""
+    return (names,) if isinstance(names, str) else tuple(names)

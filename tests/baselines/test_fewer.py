@@ -14,7 +14,7 @@ from budcache import Policy, applied, compare
 from budcache.baselines import caching, tune
 from budcache.baselines.fewer import SPACINGS, _quantiles, another_solver
 from budcache.baselines.solvers import SOLVERS
-from budcache.errors import PipelineError
+from budcache.errors import PipelineError, SearchError
 from budcache.mask import Mask
 
 SETTINGS = {
@@ -229,3 +229,20 @@ def test_other_schedulers_are_refused():
         another_solver(FlowMatchEulerDiscreteScheduler(invert_sigmas=True), "ipndm")
     with pytest.raises(PipelineError, match="this one has DDIMScheduler"):
         another_solver(DDIMScheduler(), "unipc")
+
+
+@pytest.mark.parametrize(
+    ("solver", "setting"),
+    [
+        ("ipndm", {"spacing": "gamma"}),
+        ("dpmpp", {"gap": 0.0}),
+        ("dpmpp", {"heun": 1}),
+        ("unipc", {"order": 4}),
+        ("unipc", {"order": "one"}),
+        ("unipc", {"corrector": "no"}),
+    ],
+)
+def test_settings_that_no_solver_has_are_refused(solver, setting):
+    ((name, value),) = setting.items()
+    with pytest.raises(SearchError, match=f"{solver} has no {name} {value!r}. Choose one of"):
+        SOLVERS[solver](steps=4, **setting)

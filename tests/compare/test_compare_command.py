@@ -16,6 +16,7 @@ from filelock import FileLock
 from budcache import Ladder, Mask, Policy
 from budcache.cli import demo
 from budcache.cli.compare import told_apart
+from budcache.cli.prompts import prompts_of
 from budcache.comparison import Comparison
 
 pytestmark = pytest.mark.xdist_group("compare command")  # all look at one comparison, which takes a while
@@ -329,5 +330,19 @@ def test_a_dry_run_does_not_count_what_is_drawn(command, compared, run_here):
     assert more["phases"]["full run"] == 6  # to warm up
     timed = json.loads(run_here(*again, "--json", "--timed", "uniform")[1])
     assert set(timed["phases"]) == {"timing", "measuring"} and timed["phases"]["timing"] > 0
-    for other in (["--seed", 1], ["--care", "worst"], ["--count", 1], ["--calibration-count", 3]):
+    for other in (
+        *(["--seed", 1], ["--care", "worst"], ["--count", 1], ["--calibration-count", 3]),
+        *(["--guidance", 7], ["--height", 48]),
+    ):
         assert json.loads(run_here(*again, "--json", *other)[1])["phases"]["full run"] > 0, other
+
+
+def test_all_prompts_of_a_file_are_measured_on_also_with_an_embedded_model(tmp_path):
+    """Of its own prompts it takes 16, for it brings more than anybody wants to wait for."""
+    (tmp_path / "many.txt").write_text("".join(f"a thing {number}\n" for number in range(20)))
+    (tmp_path / "one.txt").write_text("a thing\n")
+    given = {"calibration": None, "count": None, "calibration_count": 4, "methods": None}
+    for name, count in (("many.txt", 20), ("one.txt", 1)):
+        learned_on, measured_on = prompts_of("tiny-flux", tmp_path / name, **given)
+        assert (len(learned_on), len(measured_on)) == (4, count)
+    assert len(prompts_of("tiny-flux", None, **given)[1]) == 16

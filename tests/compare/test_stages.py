@@ -1059,3 +1059,26 @@ def test_rows_that_are_not_asked_for_are_named(run):
     found, _ = run("uniform", budgets=[2])
     told = "Also drawn in this folder, but not asked for now: fewer steps at 2 calls. Name them to show them."
     assert found.warnings == (told,)
+
+
+def test_a_single_name_may_come_by_itself_and_a_pipelines_own_bars_keep_quiet(flux, tmp_path, capsys):
+    pipe, call = flux
+    pipe.set_progress_bar_config(leave=False)
+    given = {"steps": STEPS, "budgets": 2, "prompts": PROMPTS, "call": call, "folder": tmp_path}
+    found = compare(pipe, methods="uniform", metrics="psnr", timed=[], **given)
+    assert found.entry("uniform", 2) is not None
+    assert "it/s" not in capsys.readouterr().err
+    pipe(prompt="a cat", num_inference_steps=2, **call)
+    assert "it/s" in capsys.readouterr().err, "they are back"
+    assert pipe._progress_bar_config == {"leave": False}
+    pipe.set_progress_bar_config()
+    with pytest.raises(SearchError, match="there is no method 'none'"):
+        compare(pipe, methods="uniform", metrics="psnr", timed="none", **given)
+
+
+def test_what_differs_is_said_by_its_name_where_it_has_one(run, flux):
+    """Samples share the guidance, so their digest differs, too."""
+    run("uniform", budgets=[2], calibration=["a", "b"])
+    other = {**flux[1], "guidance_scale": 7.0}
+    with pytest.raises(JournalError, match=r"with guidance = 3.5, this one has 7.0"):
+        run("uniform", budgets=[2], calibration=["a", "b"], call=other)

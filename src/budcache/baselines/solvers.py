@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from budcache.baselines.base import Baseline, Knob
 from budcache.baselines.fewer import SPACINGS, another_solver, check_euler
+from budcache.errors import SearchError
 from budcache.mask import Mask
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class Solver(Baseline):
     choices: ClassVar[dict[str, tuple[Any, ...]]] = {}  # of settings beside the spacing
     budget: int = 0
     spacing: str = "usual"
+
+    def __post_init__(self) -> None:
+        """Refuse what no solver has, such as in a file that was written by hand."""
+        for name, known in {"spacing": tuple(SPACINGS), **self.choices}.items():
+            value, first = getattr(self, name), known[0]
+            fits = 0 < value < 0.5 if isinstance(first, float) else value in known
+            if not fits or isinstance(value, bool) != isinstance(first, bool):
+                raise SearchError(f"{self.name} has no {name} {value!r}. Choose one of {', '.join(map(str, known))}.")
 
     @classmethod
     def check(cls, pipe: Any) -> None:

@@ -87,7 +87,8 @@ def compare(
         list[Path] | None, typer.Option(help="A policy or ladder to compare, too: a file, or owner/name.")
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="How many of the prompts to measure on.")
+        int | None,
+        typer.Option("--count", "-n", min=1, help="How many of the prompts to measure on; 16 of a model's own."),
     ] = None,
     calibration_count: Annotated[
         int | None,
@@ -173,6 +174,7 @@ def compare(
                 folder=folder,
                 care=care,
                 settings=known,
+                at={"height": height, "width": width, "frames": frames, "guidance": guidance},
             ),
             as_json,
         )

@@ -38,7 +38,8 @@ def prompts_of(
     if prompts is not None and calibration is None and not embedded and _needs_prompts(methods):
         learned_on, measured_on = _split(prompts, count, calibration_count)
     else:
-        measured_on = _prompts(model, prompts, "evaluation", count or (EVALUATION_PROMPTS if embedded else None))
+        own = embedded and prompts is None
+        measured_on = _prompts(model, prompts, "evaluation", count or (EVALUATION_PROMPTS if own else None))
         usual = CALIBRATION_PROMPTS if calibration is None else None
         learned_on = _prompts(model, calibration, "calibration", calibration_count or usual)
     if not measured_on:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from budcache.aggregate import Care
@@ -183,12 +184,18 @@ class Kept:
 
 
 def drawn_in(
-    path: str | os.PathLike[str], steps: int, prompts: Sequence[str], seed: int, calibration: int, care: Care
+    path: str | os.PathLike[str],
+    steps: int,
+    prompts: Sequence[str],
+    seed: int,
+    calibration: int,
+    care: Care,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[Key, Drawn]:
-    """The rows that a folder has drawn for a comparison with the same of these.
+    """The rows that a folder has drawn for a comparison with the same of these; `settings` are size and guidance.
 
     Of the prompts to learn on only the number is known here. A folder that would be refused for what else a comparison
-    depends on (the pipeline's weights and size, the batch) is still counted.
+    depends on (the pipeline's weights, the batch) is still counted.
     """
     path = Path(path)
     if not (path / DRAWN).exists() or header(path)["format"] != VERSION:
@@ -197,6 +204,8 @@ def drawn_in(
     its = kept.conditions
     wanted = (steps, tuple(prompts), seed, calibration, care)
     if its is None or (its.steps, its.prompts, its.seed, its.calibration, its.care) != wanted:
+        return {}
+    if any(value is not None and getattr(its.origin, name) != value for name, value in settings.items()):
         return {}
     return kept.drawn
 

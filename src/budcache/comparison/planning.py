@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 from budcache.aggregate import Care
@@ -38,17 +39,19 @@ def expected(
     folder: str | os.PathLike[str] | None = None,
     care: Care = "typical",
     settings: Settings | None = None,
+    at: Mapping[str, Any] = MappingProxyType({}),
 ) -> Planned:
     """What a comparison will cost; no pipeline is needed to say it, but its class, if known.
 
-    What a folder has drawn for the same steps, prompts, seed and care is not drawn again.
+    What a folder has drawn for the same steps, prompts, seed and care is not drawn again; nor, if they are given, `at`
+    the same size and guidance.
     """
     given, nothing = dict(policies or {}), cast(Any, None)
     wanted = wanted_rows(steps, list(dict.fromkeys([*(usual() if methods is None else methods), *given])), budgets)
     preparation = Preparation(
         nothing, steps, budgets, [{}] * calibration, nothing, given, seed, 1, nothing, settings, kind=kind, care=care
     )
-    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED, calibration, care)
+    there = {} if folder is None else drawn_in(folder, steps, prompts, seed + EVALUATION_SEED, calibration, care, at)
     known = {
         (method, budget): found.entry
         for method, those in wanted.items()

@@ -28,7 +28,7 @@ from budcache.jobs.setup import Elsewhere
 from budcache.jobs.watching import watching
 from budcache.metrics import Metric, metric
 from budcache.metrics import usual as usual_metrics
-from budcache.options import one_or_several, whole
+from budcache.options import one_or_several, several_names, whole
 from budcache.policy import Ladder
 from budcache.samples.samples import digest, settings_of_all, take_samples
 from budcache.wording import quote, several
@@ -115,7 +115,10 @@ def compare(
     Returns:
         The comparison, as in the folder's `comparison.json`.
     """
+    from budcache.pipeline.parts import without_bars
+
     shared, given = dict(call or {}), dict(policies or {})
+    methods, metrics, timed = (None if each is None else several_names(each) for each in (methods, metrics, timed))
     config = CompareConfig(
         steps=whole("steps", steps),
         budgets=one_or_several(budgets),
@@ -145,7 +148,7 @@ def compare(
     conditions = _conditions(pipe, config)
     if config.settings is not None:
         config.settings.check(config.steps, conditions.origin, care)
-    with watching(watch, progress) as everybody:
+    with watching(watch, progress) as everybody, without_bars(pipe):
         _in_stages(pipe, config, conditions, judges, workers, everybody, grow)
     return show(config.folder)
 
@@ -223,7 +226,8 @@ def _warn_of_shared_prompts(config: CompareConfig) -> None:
     learned = {text for sample in config.calibration if (text := prompt_of(sample))}
     if both := learned & {text for sample in config.samples if (text := prompt_of(sample))}:
         warnings.warn(
-            f"{len(both)} of the prompts are used both to calibrate and to measure, such as {quote(min(both))}; "
+            f"{several(len(both), 'prompt')} {'is' if len(both) == 1 else 'are'} used both to calibrate and to "
+            f"measure, such as {quote(min(both))}; "
             "what is measured on them is optimistic.",
             BudcacheWarning,
             stacklevel=4,  # whoever called `compare`
@@ -233,7 +237,7 @@ def _warn_of_shared_prompts(config: CompareConfig) -> None:
     if (few := config.settings.origin.get("prompts")) is not None and few < len(config.calibration):
         warnings.warn(
             f"the settings of other methods were chosen on {several(few, 'prompt')}, and this comparison has "
-            f"{len(config.calibration)} to learn on. Leave them out, and they are chosen on as many.",
+            f"{len(config.calibration)} to learn on. Leave the settings out, and they are chosen on as many.",
             BudcacheWarning,
             stacklevel=4,
         )

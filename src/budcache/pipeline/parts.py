@@ -11,7 +11,7 @@ from torch import nn
 
 from budcache.errors import PipelineError
 
-__all__ = ["bare", "check_pipeline", "denoisers", "device_of", "frozen", "is_compiled"]
+__all__ = ["bare", "check_pipeline", "denoisers", "device_of", "frozen", "is_compiled", "without_bars"]
 
 
 def denoisers(pipe: Any) -> dict[str, nn.Module]:
@@ -58,3 +58,17 @@ def frozen(pipe: Any) -> Iterator[None]:
     finally:
         for parameter in learning:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def without_bars(pipe: Any) -> Iterator[None]:
+    """A pipeline without a bar of its own for every run, for the length of a `with` block."""
+    if not hasattr(pipe, "set_progress_bar_config"):
+        yield
+        return
+    own = getattr(pipe, "_progress_bar_config", None)  # diffusers lets it be set, and not asked for
+    pipe.set_progress_bar_config(**{**(own or {}), "disable": True})
+    try:
+        yield
+    finally:
+        pipe.set_progress_bar_config(**(own or {}))

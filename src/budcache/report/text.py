@@ -133,7 +133,7 @@ def cautions(measured: Sequence[Quality], samples: str = "these samples") -> lis
         lines.append(f"the policies were made on {samples}; on new prompts expect {LESS} dB less{MORE}")
     elif any(quality.used_to_choose for quality in measured):
         if few:  # in the demo 5 to 11 dB were lost
-            few_tell = "and few samples tell little: new prompts may be 10 dB below that"
+            few_tell = "and few samples tell little: new prompts may be 10 dB or more below that"
             return [f"the policies were also chosen by {samples}, {few_tell}"]
         lines.append(f"the policies were also chosen by {samples}, so on new prompts expect a little less")
     if few and not fitted:

@@ -203,7 +203,8 @@ class Journal:
                 f"{self.path} is a {self.kind} of version {quote(version)}, this is {VERSION}. Choose another "
                 f"place, or {self._begin_afresh}."
             )
-        for name in sorted({*ours, *theirs}):
+        # A digest says least, and differs wherever a setting does that samples share: it comes last.
+        for name in sorted({*ours, *theirs}, key=lambda name: (bool(_DIGEST.fullmatch(str(ours.get(name)))), name)):
             if ours.get(name) != theirs.get(name):
                 raise self._of_other_work(name, theirs, ours)
 
