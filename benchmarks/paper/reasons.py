@@ -77,8 +77,8 @@ REASONS = {
     },
     "tails": {
         "The 5th percentile of budcache is": (
-            f"{EARLY}; at 5 and 6 calls DiCache comes nearest, whose probes make 9 and 14 call-equivalents of these, at 8 "
-            "calls iPNDM(2M); at 9 and 10 calls the lead over DiCache is a little less than two standard errors"
+            f"{EARLY}; at 5 and 6 calls DiCache comes nearest, whose probes make 9 and 14 call-equivalents of these, "
+            "at 8 calls iPNDM(2M); at 9 and 10 calls the lead over DiCache is a little less than two standard errors"
         ),
         "The 5th percentile of budcache with care": (
             "at 9 calls the lead is a little less than two standard errors, and both searches choose the same mask"
