@@ -143,6 +143,7 @@ def test_the_tail_stands_in_the_table_where_there_is_room(found):
         plain = printed(changed, width)
         assert ("PSNR p5" in plain.splitlines()[0]) == has_tail
         assert (tail in plain) == has_tail
+        assert ("p5: the 5th percentile" in " ".join(plain.split())) == has_tail
         assert longest in plain
         assert f"{measure.written(entry.summed(measure).mean)}±{measure.written(entry.summed(measure).error)}" in plain
         assert "…" not in plain

@@ -165,6 +165,8 @@ class _Fitting:
         shortened = [f"{SHORT[text]} {text}" for text in sorted(short)]
         ranked = any(cell.rank for entry in self.comparison.entries for cell in cells(self.comparison, entry))
         legend = ERROR + (PLAIN if plain else STYLED) * ranked
+        if tail and measures:
+            legend += f"; {measures[0].tail_name}: the {measures[0].tail_title} of the samples, the bad end"
         for note in [legend, EQUIVALENTS, *notes(self.comparison), *shortened, *room]:
             yield Text(note, "dim")
 
