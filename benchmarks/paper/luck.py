@@ -34,7 +34,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         means = [float(np.mean(each)) for each in ratios.values()]
         # Which pair is the best and which the worst is told by half of the prompts, and how far apart by the others.
         ranked = sorted(ratios.values(), key=lambda each: float(np.mean(each[::2])))
-        apart = paired(ranked[-1][1::2], ranked[0][1::2])
+        best, worst = (
+            (each[1::2] or each) for each in (ranked[-1], ranked[0])
+        )  # of a single prompt there are no halves
+        apart = paired(best, worst)
         ends[f"{budget} calls"] = of_all([apart])
         numbers.append(f"{budget} calls: {np.mean(means):.2f} dB, standard deviation {np.std(means, ddof=1):.2f} dB")
         numbers[-1] += f", from the worst to the best {told(apart, 2)} dB"
