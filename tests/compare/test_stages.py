@@ -1082,3 +1082,12 @@ def test_what_differs_is_said_by_its_name_where_it_has_one(run, flux):
     other = {**flux[1], "guidance_scale": 7.0}
     with pytest.raises(JournalError, match=r"with guidance = 3.5, this one has 7.0"):
         run("uniform", budgets=[2], calibration=["a", "b"], call=other)
+
+
+@pytest.mark.parametrize("change", [{"height": "x"}, {"prompts": "many"}, {"weights": 1}])
+def test_settings_with_a_damaged_origin_are_refused_by_the_name_of_their_file(change, run, tmp_path):
+    run("ipndm", budgets=[3], calibration=["a", "b"])
+    data = json.loads((tmp_path / "settings.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps(data | {"origin": data["origin"] | change}))
+    with pytest.raises(PolicyError, match=r"other\.json does not hold settings that this budcache can use"):
+        run("ipndm", budgets=[3], folder=tmp_path / "new", settings=tmp_path / "other.json")

@@ -88,13 +88,14 @@ class Settings:
             if data["kind"] != "settings" or data["version"] not in range(1, VERSION + 1):
                 raise ValueError
             found = cls(dict(data["origin"]))
+            Origin.model_validate({name: value for name, value in found.origin.items() if name in Origin.model_fields})
             for method, facts in data["methods"].items():
                 for budget, kept in facts["budgets"].items():
                     settings = [[{**facts["common"], **own}, calls] for own, calls in kept["settings"]]
                     found._kept.setdefault(method, {})[int(budget)] = {**kept, "settings": settings}
                 for budget in found._kept.get(method, {}):
                     found.find(method, budget)  # what does not fit this version of the method is said now
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, PolicyError):
             raise PolicyError(
                 f"{path} does not hold settings that this budcache can use. Give the settings.json of a comparison, "
                 "or leave it out."

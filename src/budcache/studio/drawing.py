@@ -147,7 +147,7 @@ class Album:
         return self._keep(drawing, self._run(pipe, drawing), reference)
 
     def path(self, key: str, name: str) -> Path | None:
-        """A file of the album; None where there is none of that name."""
+        """A file of the album by its name, or None."""
         path = self.folder / key / name
         return path if key.isalnum() and path.parent.parent == self.folder and path.is_file() else None
 

@@ -101,7 +101,7 @@ class Project:
         return name in self.ladders or (self.jobs / f"{name}.json").exists()  # a search's ladder will have its name
 
     def ladder(self, name: str) -> Ladder | None:
-        """A ladder by its name; None where there is none that can be used."""
+        """A ladder by its name, or None if it is missing or cannot be read."""
         path = self.path / "ladders" / f"{name}.json"
         try:
             written = path.stat().st_mtime_ns
